@@ -1,0 +1,61 @@
+// RMSNorm and LayerNorm as one row-wise computation: the internal arguments both public ops translate to.
+#pragma once
+
+#include "norm/kernels/layer_norm.h"
+#include "norm/kernels/rms_norm.h"
+
+namespace norm::internal {
+
+/// kLayer subtracts the mean and takes a bias; kRms does neither.
+enum class RowNormKind : uint8_t { kRms, kLayer };
+
+/// Union of RmsNormForwardArgs and LayerNormForwardArgs; same meaning of every field.
+struct RowNormForwardArgs {
+  RowNormKind kind = RowNormKind::kRms;
+  const void* x = nullptr;
+  const void* residual = nullptr;
+  const void* weight = nullptr;
+  const void* bias = nullptr;  // kLayer only
+  void* y = nullptr;
+  void* residual_sum = nullptr;
+  void* mean = nullptr;  // kLayer only
+  void* rstd = nullptr;
+  int64_t rows = 0;
+  int64_t hidden_size = 0;
+  DType dtype = DType::kF32;
+  DType weight_dtype = DType::kF32;
+  double eps = 0.0;
+  double weight_offset = 0.0;  // kRms only
+  Rounding rounding = Rounding::kOnce;
+};
+
+/// Union of RmsNormBackwardArgs and LayerNormBackwardArgs; same meaning of every field.
+struct RowNormBackwardArgs {
+  RowNormKind kind = RowNormKind::kRms;
+  const void* dy = nullptr;
+  const void* x = nullptr;
+  const void* weight = nullptr;
+  const void* mean = nullptr;  // kLayer only
+  const void* rstd = nullptr;
+  const void* dresidual_sum = nullptr;
+  void* dx = nullptr;
+  void* dweight = nullptr;
+  void* dbias = nullptr;  // kLayer only
+  int64_t rows = 0;
+  int64_t hidden_size = 0;
+  DType dtype = DType::kF32;
+  DType weight_dtype = DType::kF32;
+  double eps = 0.0;
+  double weight_offset = 0.0;  // kRms only
+};
+
+RowNormForwardArgs ToRowNorm(const RmsNormForwardArgs& args);
+RowNormForwardArgs ToRowNorm(const LayerNormForwardArgs& args);
+RowNormBackwardArgs ToRowNorm(const RmsNormBackwardArgs& args);
+RowNormBackwardArgs ToRowNorm(const LayerNormBackwardArgs& args);
+
+/// Every check of the four public Validate functions of the row ops.
+Status Validate(const RowNormForwardArgs& args);
+Status Validate(const RowNormBackwardArgs& args);
+
+}  // namespace norm::internal

@@ -1,0 +1,94 @@
+// Everything the server measures about itself. Recording takes no lock: fixed arrays of atomics over closed label sets,
+// turned into Prometheus families only when scraped (prometheus-cpp's own histograms take a mutex per observation).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "norm/kernels/dtype.h"
+#include "norm/kernels/op_types.h"
+
+namespace norm::server {
+
+enum class Stage : uint8_t { kDecode, kQueue, kCopyIn, kKernel, kCopyOut, kEncode, kSend };
+inline constexpr int kStageCount = 7;
+
+/// Why a request was turned away before it was queued.
+enum class RejectReason : uint8_t { kQueueFull, kByteBudget, kTooLarge, kDraining, kNoDevice, kInvalid };
+inline constexpr int kRejectReasonCount = 6;
+
+/// How tensors reach the server. Shared memory and CUDA IPC will join.
+enum class TransportKind : uint8_t { kGrpc };
+inline constexpr int kTransportKindCount = 1;
+
+/// What one launch did; recorded once per batch by the executor.
+struct ExecutionRecord {
+  Op op;
+  Direction direction;
+  DType dtype;
+  int device_index = 0;     // into the names given to the constructor
+  const char* close_reason = "";  // one of the names given to the constructor
+  int64_t requests = 0;
+  int64_t rows = 0;
+  int64_t kernel_bytes = 0;  // each input once plus each output once
+  absl::Duration kernel_time;
+};
+
+
+/// Thread-safe. Labels are closed sets: op, direction, dtype, code, device, stage, reason, transport, way.
+class Metrics {
+ public:
+  /// `device_names`: the label values of `device`, e.g. {"cpu"}. `close_reasons`: those of batch_close_total.
+  Metrics(std::vector<std::string> device_names, std::vector<std::string> close_reasons);
+  ~Metrics();
+  Metrics(const Metrics&) = delete;
+  Metrics& operator=(const Metrics&) = delete;
+
+  /// One request ended with `code`, `latency` after its message was complete. Requests too broken to tell op or dtype are
+  /// counted by RecordMalformed instead.
+  void RecordRequest(Op op, Direction direction, DType dtype, absl::StatusCode code, absl::Duration latency);
+  void RecordMalformed(Direction direction);
+  void RecordStage(Stage stage, absl::Duration time);
+  void RecordExecution(const ExecutionRecord& record);
+  void RecordRejected(RejectReason reason);
+  void RecordDeadlineExceeded(Stage stage);
+  void RecordCancelled(Stage stage);
+  /// Tensor bytes that came in with requests and went out with responses.
+  void RecordTransport(TransportKind transport, int64_t bytes_in, int64_t bytes_out);
+  void RecordCudaError(bool sticky);
+  void AddSlotBusy(int device_index, absl::Duration time);
+  void SetDeviceCopyBandwidth(int device_index, double bytes_per_second);
+
+  // Gauges, set by their owners.
+  void SetQueue(int64_t requests, int64_t in_flight_requests, int64_t in_flight_bytes);
+  void SetInFlightLimit(int64_t bytes);
+  void SetPinnedPool(int device_index, int64_t used_bytes, int64_t free_bytes);
+  void SetDevicePool(int device_index, int64_t used_bytes, int64_t free_bytes);
+  void SetReady(bool ready);
+  void SetDraining(bool draining);
+  void AddStreams(int64_t delta);
+
+  /// Totals for ServerService.GetStatistics.
+  struct Totals {
+    uint64_t requests_ok = 0;
+    uint64_t requests_failed = 0;
+    uint64_t executions = 0;
+    uint64_t rows = 0;
+    uint64_t bytes_in = 0;
+    uint64_t bytes_out = 0;
+  };
+  Totals totals() const;
+
+  /// For MetricsEndpoint (server/observability/metrics_endpoint.h), which registers it with prometheus-cpp.
+  class Impl;
+  const std::shared_ptr<Impl>& impl() const { return impl_; }
+
+ private:
+  std::shared_ptr<Impl> impl_;
+};
+
+}  // namespace norm::server

@@ -1,0 +1,53 @@
+// What the scheduler asks of a device: run a batch, say when it is done.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "server/scheduler/job.h"
+
+namespace norm::server {
+
+/// Why a batch stopped growing.
+enum class BatchCloseReason : uint8_t {
+  kSlotFree,  // an executor slot was free: everything compatible goes now
+  kRows,      // max_batch_rows reached
+  kBytes,     // max_batch_bytes reached
+  kSingle,    // the job cannot be merged
+};
+inline constexpr int kBatchCloseReasonCount = 4;
+
+/// Jobs that share one launch: one job, or mergeable jobs that are equal in all but their rows (same key, same parameters
+/// bytes). Never empty.
+struct Batch {
+  std::vector<std::unique_ptr<Job>> jobs;
+  BatchCloseReason reason = BatchCloseReason::kSingle;
+  std::vector<JobResult> results;  // filled by the executor, one per job, in order
+};
+
+/// Runs batches on one device, several at a time (one per slot).
+///
+/// Ownership:  the executor holds a batch from Start until it hands it back through the done callback.
+/// Threads:    Start may be called from any thread and never blocks; the callback comes on a thread of the executor, exactly
+///             once per batch, also when the batch failed or the device is lost.
+class BatchExecutor {
+ public:
+  using BatchDone = absl::AnyInvocable<void(std::unique_ptr<Batch>)>;
+
+  virtual ~BatchExecutor() = default;
+
+  /// "cpu", "cuda:0", ...
+  virtual const std::string& device_name() const = 0;
+  /// Batches that may be in flight at once. The scheduler never starts more.
+  virtual int slots() const = 0;
+  /// False once the device is lost; batches started then fail with UNAVAILABLE.
+  virtual bool healthy() const = 0;
+  /// Largest total of input, output and workspace bytes a single batch may take; more is RESOURCE_EXHAUSTED on admission.
+  virtual int64_t max_batch_bytes() const = 0;
+
+  virtual void Start(std::unique_ptr<Batch> batch, BatchDone done) = 0;
+};
+
+}  // namespace norm::server

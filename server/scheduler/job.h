@@ -1,0 +1,67 @@
+// One request on its way through the server, from the transport's decoder to its completion.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "server/scheduler/norm_problem.h"
+
+namespace norm::server {
+
+/// The bytes of an input tensor as they lie in the receive buffers: runs in order, not aligned, borrowed from the request.
+struct InputTensor {
+  std::vector<absl::Span<const std::byte>> runs;
+  int64_t size_bytes = 0;
+};
+
+/// An output tensor in staging memory. `data` stays valid, and its memory out of the pool, while a copy of `owner` lives;
+/// dropping the last copy is cheap and makes no CUDA call, on whatever thread.
+struct OutputTensor {
+  const std::byte* data = nullptr;
+  int64_t size_bytes = 0;
+  std::shared_ptr<const void> owner;
+};
+
+/// Where a job's time went. All from one monotonic clock.
+struct JobTiming {
+  absl::Duration decode;
+  absl::Duration queue;
+  absl::Duration copy_in;
+  absl::Duration kernel;
+  absl::Duration copy_out;
+  std::string device;
+  int64_t batch_requests = 0;
+  int64_t batch_rows = 0;
+};
+
+/// What a job ends with. `outputs` is indexed by TensorRole and filled for problem.outputs when `status` is OK.
+struct JobResult {
+  absl::Status status;
+  std::array<OutputTensor, kTensorRoleCount> outputs;
+  JobTiming timing;
+};
+
+/// A request accepted by the transport. Owned by one holder at a time: transport, scheduler, executor, scheduler again.
+///
+/// `done` is called exactly once for a submitted job, on any thread, must not block, and may delete what the inputs borrow.
+struct Job {
+  NormProblem problem;
+  std::array<InputTensor, kTensorRoleCount> inputs;  // indexed by TensorRole, filled for problem.inputs
+  absl::Time deadline = absl::InfiniteFuture();      // on the Clock's time line
+  absl::Time received;                               // when its message was complete
+  absl::Time submitted;                              // set by the scheduler
+  /// Set by the transport when the caller has gone; looked at before the job is launched. Shared with the call.
+  std::shared_ptr<std::atomic<bool>> cancelled;
+  absl::AnyInvocable<void(JobResult)> done;
+};
+
+}  // namespace norm::server

@@ -1,0 +1,43 @@
+// The scheduler as the transport sees it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "server/scheduler/job.h"
+
+namespace norm::server {
+
+/// Counters of a scheduler at one moment.
+struct SchedulerLoad {
+  int64_t queued_requests = 0;
+  int64_t in_flight_requests = 0;  // queued ones included
+  int64_t in_flight_bytes = 0;     // ProblemBytes of all of them
+};
+
+class Scheduler {
+ public:
+  virtual ~Scheduler() = default;
+
+  /// Takes the job on OK and will call its `done` exactly once; on any other status the job stays with the caller
+  /// (`job` keeps its value) and `done` is not called. Never blocks.
+  ///
+  /// Errors: UNAVAILABLE (with a "norm.retry-after" payload, see RetryAfter) when the queue or the byte budget is full, when
+  /// draining, or when no device is healthy; RESOURCE_EXHAUSTED when the job alone exceeds a limit; DEADLINE_EXCEEDED when
+  /// its deadline has passed.
+  virtual absl::Status Submit(std::unique_ptr<Job>& job) = 0;
+
+  /// Completes queued jobs whose deadline has passed or whose `cancelled` is set. Called by the transport when it sees a
+  /// caller leave, and by the scheduler's own timer.
+  virtual void ReapQueue() = 0;
+
+  virtual SchedulerLoad Load() const = 0;
+};
+
+/// Attaches to an UNAVAILABLE status when to try again; the transport turns it into RetryInfo and pushback metadata.
+absl::Status WithRetryAfter(absl::Status status, absl::Duration retry_after);
+/// Zero when the status carries none.
+absl::Duration RetryAfter(const absl::Status& status);
+
+}  // namespace norm::server
