@@ -1,0 +1,51 @@
+// Takes a received protobuf message apart without copying tensor bytes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "google/protobuf/message.h"
+#include "grpcpp/support/byte_buffer.h"
+#include "grpcpp/support/slice.h"
+#include "norm/v1/tensor.pb.h"
+
+namespace norm::wire {
+
+/// The bytes of one Tensor.data as they lie in the receive buffers: runs in order, at any alignment.
+struct Payload {
+  std::vector<absl::Span<const std::byte>> runs;
+  int64_t size_bytes = 0;
+
+  /// Copies all runs, one after another, to `destination` (size_bytes bytes).
+  void CopyTo(std::byte* destination) const;
+};
+
+/// A message whose Tensor.data fields stay in gRPC's slices.
+///
+/// Parse walks the wire format, parses everything but tensor bytes with protobuf, and notes where the bytes are. Any field
+/// order, repeated and unknown fields are understood as protobuf would understand them. In `header` every non-empty
+/// Tensor.data holds a marker instead of the bytes; payload() looks the bytes up by it.
+///
+/// Ownership: keeps references to the slices; payloads are valid while this object lives.
+/// Threads:   const use from several threads.
+class ReceivedMessage {
+ public:
+  /// Largest total size of everything that is not tensor bytes.
+  static constexpr int64_t kMaxHeaderBytes = 1 << 20;
+
+  /// Errors: INVALID_ARGUMENT when the bytes are no valid message of header's type, or the header is too large.
+  absl::Status Parse(const grpc::ByteBuffer& buffer, google::protobuf::Message* header);
+
+  /// The bytes of `tensor`, which must be part of the header given to Parse. Empty when it carries none.
+  const Payload& payload(const norm::v1::Tensor& tensor) const;
+
+ private:
+  std::vector<grpc::Slice> slices_;
+  std::vector<Payload> payloads_;
+  Payload empty_;
+};
+
+}  // namespace norm::wire
