@@ -1,4 +1,4 @@
-// Loads and stores of every element type as vectors of double, for one Highway target per
+// Loads and stores of every element type as vectors of double or float, for one Highway target per
 // inclusion.
 #if defined(NORM_CPU_VECTOR_ACCESS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef NORM_CPU_VECTOR_ACCESS_INL_H_
@@ -19,7 +19,8 @@ namespace norm::internal::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 using DoubleTag = hn::ScalableTag<double>;
-using FloatTag = hn::Rebind<float, DoubleTag>;  // as many lanes as DoubleTag
+using HalfFloatTag = hn::Rebind<float, DoubleTag>;  // as many lanes as DoubleTag
+using FloatTag = hn::ScalableTag<float>;
 using DoubleVector = hn::Vec<DoubleTag>;
 using FloatVector = hn::Vec<FloatTag>;
 
@@ -32,34 +33,57 @@ inline constexpr bool kHasF16 = false;
 
 HWY_INLINE int64_t Lanes() { return static_cast<int64_t>(hn::Lanes(DoubleTag())); }
 
-HWY_INLINE FloatVector LoadFloats(const float* from) { return hn::LoadU(FloatTag(), from); }
-
-HWY_INLINE FloatVector LoadFloats(const BFloat16* from) {
-  const hn::Rebind<uint16_t, FloatTag> d16;
-  const hn::Rebind<uint32_t, FloatTag> d32;
-  const auto bits = hn::LoadU(d16, reinterpret_cast<const uint16_t*>(from));
-  return hn::BitCast(FloatTag(), hn::ShiftLeft<16>(hn::PromoteTo(d32, bits)));
+template <class D>
+HWY_INLINE hn::Vec<D> LoadFloats(D d, const float* from) {
+  return hn::LoadU(d, from);
 }
 
-HWY_INLINE FloatVector LoadFloats(const Half* from) {
+template <class D>
+HWY_INLINE hn::Vec<D> LoadFloats(D d, const BFloat16* from) {
+  const hn::Rebind<uint16_t, D> d16;
+  const hn::Rebind<uint32_t, D> d32;
+  const auto bits = hn::LoadU(d16, reinterpret_cast<const uint16_t*>(from));
+  return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(d32, bits)));
+}
+
+template <class D>
+HWY_INLINE hn::Vec<D> LoadFloats(D d, const Half* from) {
   if constexpr (kHasF16) {
-    const hn::Rebind<hwy::float16_t, FloatTag> d16;
-    return hn::PromoteTo(FloatTag(), hn::LoadU(d16, reinterpret_cast<const hwy::float16_t*>(from)));
+    const hn::Rebind<hwy::float16_t, D> d16;
+    return hn::PromoteTo(d, hn::LoadU(d16, reinterpret_cast<const hwy::float16_t*>(from)));
   } else {
-    HWY_ALIGN float floats[hn::MaxLanes(FloatTag())];
-    for (size_t i = 0; i < hn::Lanes(FloatTag()); ++i) {
+    HWY_ALIGN float floats[hn::MaxLanes(d)];
+    for (size_t i = 0; i < hn::Lanes(d); ++i) {
       floats[i] = ToFloat(from[i]);
     }
-    return hn::Load(FloatTag(), floats);
+    return hn::Load(d, floats);
   }
 }
 
-HWY_INLINE void StoreFloats(FloatVector values, float* to) { hn::StoreU(values, FloatTag(), to); }
+/// Stores of 16 bytes or more past the caches, to an address aligned to the stored vector.
+struct Streamed {};
+/// Stores through the caches, to any address.
+struct Cached {};
 
-HWY_INLINE void StoreFloats(FloatVector values, BFloat16* to) {
-  const hn::Rebind<uint16_t, FloatTag> d16;
-  const hn::Rebind<uint32_t, FloatTag> d32;
-  const hn::Rebind<int32_t, FloatTag> s32;
+template <class D, typename T>
+HWY_INLINE void StoreBits(Cached, hn::Vec<D> values, D d, T* to) {
+  hn::StoreU(values, d, to);
+}
+template <class D, typename T>
+HWY_INLINE void StoreBits(Streamed, hn::Vec<D> values, D d, T* to) {
+  hn::Stream(values, d, to);
+}
+
+template <class Mode, class D>
+HWY_INLINE void StoreFloats(Mode mode, D d, hn::Vec<D> values, float* to) {
+  StoreBits(mode, values, d, to);
+}
+
+template <class Mode, class D>
+HWY_INLINE void StoreFloats(Mode mode, D d, hn::Vec<D> values, BFloat16* to) {
+  const hn::Rebind<uint16_t, D> d16;
+  const hn::Rebind<uint32_t, D> d32;
+  const hn::Rebind<int32_t, D> s32;
   const auto bits = hn::BitCast(d32, values);
   const auto high = hn::ShiftRight<16>(bits);
   const auto odd = hn::And(high, hn::Set(d32, 1));
@@ -67,17 +91,21 @@ HWY_INLINE void StoreFloats(FloatVector values, BFloat16* to) {
   const auto quiet = hn::Or(high, hn::Set(d32, 0x40));
   const auto is_nan = hn::RebindMask(d32, hn::IsNaN(values));
   const auto result = hn::IfThenElse(is_nan, quiet, rounded);
-  hn::StoreU(hn::DemoteTo(d16, hn::BitCast(s32, result)), d16, reinterpret_cast<uint16_t*>(to));
+  StoreBits(mode, hn::DemoteTo(d16, hn::BitCast(s32, result)), d16,
+            reinterpret_cast<uint16_t*>(to));
 }
 
-HWY_INLINE void StoreFloats(FloatVector values, Half* to) {
+template <class Mode, class D>
+HWY_INLINE void StoreFloats(Mode mode, D d, hn::Vec<D> values, Half* to) {
   if constexpr (kHasF16) {
-    const hn::Rebind<hwy::float16_t, FloatTag> d16;
-    hn::StoreU(hn::DemoteTo(d16, values), d16, reinterpret_cast<hwy::float16_t*>(to));
+    const hn::Rebind<hwy::float16_t, D> d16;
+    const hn::Rebind<uint16_t, D> u16;
+    StoreBits(mode, hn::BitCast(u16, hn::DemoteTo(d16, values)), u16,
+              reinterpret_cast<uint16_t*>(to));
   } else {
-    HWY_ALIGN float floats[hn::MaxLanes(FloatTag())];
-    hn::Store(values, FloatTag(), floats);
-    for (size_t i = 0; i < hn::Lanes(FloatTag()); ++i) {
+    HWY_ALIGN float floats[hn::MaxLanes(d)];
+    hn::Store(values, d, floats);
+    for (size_t i = 0; i < hn::Lanes(d); ++i) {
       to[i] = ToHalf(floats[i]);
     }
   }
@@ -85,13 +113,14 @@ HWY_INLINE void StoreFloats(FloatVector values, Half* to) {
 
 template <typename T>
 HWY_INLINE DoubleVector LoadVector(const T* from) {
-  return hn::PromoteTo(DoubleTag(), LoadFloats(from));
+  return hn::PromoteTo(DoubleTag(), LoadFloats(HalfFloatTag(), from));
 }
 HWY_INLINE DoubleVector LoadVector(const double* from) { return hn::LoadU(DoubleTag(), from); }
 
 template <typename T>
 HWY_INLINE void StoreVector(DoubleVector values, T* to) {
-  StoreFloats(hn::DemoteTo(FloatTag(), values), to);
+  const HalfFloatTag d;
+  StoreFloats(Cached(), d, hn::DemoteTo(d, values), to);
 }
 HWY_INLINE void StoreVector(DoubleVector values, double* to) {
   hn::StoreU(values, DoubleTag(), to);
@@ -110,7 +139,7 @@ HWY_INLINE DoubleVector RoundTo<double>(DoubleVector values) {
 }
 template <>
 HWY_INLINE DoubleVector RoundTo<float>(DoubleVector values) {
-  return hn::PromoteTo(DoubleTag(), hn::DemoteTo(FloatTag(), values));
+  return hn::PromoteTo(DoubleTag(), hn::DemoteTo(HalfFloatTag(), values));
 }
 
 /// Access to all lanes at an address.
@@ -123,9 +152,25 @@ struct FullVector {
   HWY_INLINE void Store(DoubleVector values, T* to) const {
     StoreVector(values, to);
   }
+  template <typename T>
+  HWY_INLINE FloatVector LoadF32(const T* from) const {
+    return LoadFloats(FloatTag(), from);
+  }
   /// Zeroes the lanes that hold no element.
   HWY_INLINE DoubleVector Mask(DoubleVector values) const { return values; }
 };
+
+/// Rounds each lane to T and back.
+template <typename T>
+HWY_INLINE FloatVector RoundFloatsTo(FloatVector values) {
+  T rounded[hn::MaxLanes(FloatTag())];
+  StoreFloats(Cached(), FloatTag(), values, rounded);
+  return LoadFloats(FloatTag(), rounded);
+}
+template <>
+HWY_INLINE FloatVector RoundFloatsTo<float>(FloatVector values) {
+  return values;
+}
 
 /// Access to the first `count` elements only; other lanes load as zero and are not stored.
 struct PartialVector {
@@ -143,6 +188,22 @@ struct PartialVector {
   HWY_INLINE void Store(DoubleVector values, T* to) const {
     T padded[hn::MaxLanes(DoubleTag())];
     StoreVector(values, padded);
+    for (int64_t i = 0; i < count; ++i) {
+      to[i] = padded[i];
+    }
+  }
+  template <typename T>
+  HWY_INLINE FloatVector LoadF32(const T* from) const {
+    T padded[hn::MaxLanes(FloatTag())] = {};
+    for (int64_t i = 0; i < count; ++i) {
+      padded[i] = from[i];
+    }
+    return LoadFloats(FloatTag(), padded);
+  }
+  template <typename T>
+  HWY_INLINE void StoreF32(FloatVector values, T* to) const {
+    T padded[hn::MaxLanes(FloatTag())];
+    StoreFloats(Cached(), FloatTag(), values, padded);
     for (int64_t i = 0; i < count; ++i) {
       to[i] = padded[i];
     }
