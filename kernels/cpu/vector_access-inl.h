@@ -7,8 +7,9 @@
 #define NORM_CPU_VECTOR_ACCESS_INL_H_
 #endif
 
+#include <algorithm>
 #include <cstdint>
-#include <cstring>
+#include <type_traits>
 
 #include "cpu/element.h"
 #include "hwy/highway.h"
@@ -33,24 +34,67 @@ inline constexpr bool kHasF16 = false;
 
 HWY_INLINE int64_t Lanes() { return static_cast<int64_t>(hn::Lanes(DoubleTag())); }
 
-template <class D>
-HWY_INLINE hn::Vec<D> LoadFloats(D d, const float* from) {
-  return hn::LoadU(d, from);
+/// Loads and stores of whole vectors, through the caches, at any address.
+struct Whole {
+  template <class D, typename T>
+  HWY_INLINE hn::Vec<D> Load(D d, const T* from) const {
+    return hn::LoadU(d, from);
+  }
+  template <class D, typename T>
+  HWY_INLINE void Store(hn::Vec<D> values, D d, T* to) const {
+    hn::StoreU(values, d, to);
+  }
+};
+
+/// Stores of 16 bytes or more past the caches, to an address aligned to the stored vector.
+struct Streamed {
+  template <class D, typename T>
+  HWY_INLINE void Store(hn::Vec<D> values, D d, T* to) const {
+    hn::Stream(values, d, to);
+  }
+};
+
+/// Loads and stores of the first `count` lanes; other lanes load as zero. Needs kHasMaskedAccess.
+struct Masked {
+  size_t count;
+
+  template <class D, typename T>
+  HWY_INLINE hn::Vec<D> Load(D d, const T* from) const {
+    return hn::MaskedLoad(hn::FirstN(d, count), d, from);
+  }
+  template <class D, typename T>
+  HWY_INLINE void Store(hn::Vec<D> values, D d, T* to) const {
+    hn::BlendedStore(values, hn::FirstN(d, count), d, to);
+  }
+};
+
+// Masked accesses of 16-bit elements that touch no byte of a masked lane.
+#if HWY_TARGET == HWY_AVX3
+inline constexpr bool kHasMaskedAccess = true;
+#else
+inline constexpr bool kHasMaskedAccess = false;
+#endif
+
+template <class Mode, class D>
+HWY_INLINE hn::Vec<D> LoadFloats(Mode mode, D d, const float* from) {
+  return mode.Load(d, from);
 }
 
-template <class D>
-HWY_INLINE hn::Vec<D> LoadFloats(D d, const BFloat16* from) {
+template <class Mode, class D>
+HWY_INLINE hn::Vec<D> LoadFloats(Mode mode, D d, const BFloat16* from) {
   const hn::Rebind<uint16_t, D> d16;
   const hn::Rebind<uint32_t, D> d32;
-  const auto bits = hn::LoadU(d16, reinterpret_cast<const uint16_t*>(from));
+  const auto bits = mode.Load(d16, reinterpret_cast<const uint16_t*>(from));
   return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(d32, bits)));
 }
 
-template <class D>
-HWY_INLINE hn::Vec<D> LoadFloats(D d, const Half* from) {
+template <class Mode, class D>
+HWY_INLINE hn::Vec<D> LoadFloats(Mode mode, D d, const Half* from) {
   if constexpr (kHasF16) {
     const hn::Rebind<hwy::float16_t, D> d16;
-    return hn::PromoteTo(d, hn::LoadU(d16, reinterpret_cast<const hwy::float16_t*>(from)));
+    const hn::Rebind<uint16_t, D> u16;
+    const auto bits = mode.Load(u16, reinterpret_cast<const uint16_t*>(from));
+    return hn::PromoteTo(d, hn::BitCast(d16, bits));
   } else {
     HWY_ALIGN float floats[hn::MaxLanes(d)];
     for (size_t i = 0; i < hn::Lanes(d); ++i) {
@@ -60,23 +104,9 @@ HWY_INLINE hn::Vec<D> LoadFloats(D d, const Half* from) {
   }
 }
 
-/// Stores of 16 bytes or more past the caches, to an address aligned to the stored vector.
-struct Streamed {};
-/// Stores through the caches, to any address.
-struct Cached {};
-
-template <class D, typename T>
-HWY_INLINE void StoreBits(Cached, hn::Vec<D> values, D d, T* to) {
-  hn::StoreU(values, d, to);
-}
-template <class D, typename T>
-HWY_INLINE void StoreBits(Streamed, hn::Vec<D> values, D d, T* to) {
-  hn::Stream(values, d, to);
-}
-
 template <class Mode, class D>
 HWY_INLINE void StoreFloats(Mode mode, D d, hn::Vec<D> values, float* to) {
-  StoreBits(mode, values, d, to);
+  mode.Store(values, d, to);
 }
 
 template <class Mode, class D>
@@ -91,8 +121,7 @@ HWY_INLINE void StoreFloats(Mode mode, D d, hn::Vec<D> values, BFloat16* to) {
   const auto quiet = hn::Or(high, hn::Set(d32, 0x40));
   const auto is_nan = hn::RebindMask(d32, hn::IsNaN(values));
   const auto result = hn::IfThenElse(is_nan, quiet, rounded);
-  StoreBits(mode, hn::DemoteTo(d16, hn::BitCast(s32, result)), d16,
-            reinterpret_cast<uint16_t*>(to));
+  mode.Store(hn::DemoteTo(d16, hn::BitCast(s32, result)), d16, reinterpret_cast<uint16_t*>(to));
 }
 
 template <class Mode, class D>
@@ -100,8 +129,7 @@ HWY_INLINE void StoreFloats(Mode mode, D d, hn::Vec<D> values, Half* to) {
   if constexpr (kHasF16) {
     const hn::Rebind<hwy::float16_t, D> d16;
     const hn::Rebind<uint16_t, D> u16;
-    StoreBits(mode, hn::BitCast(u16, hn::DemoteTo(d16, values)), u16,
-              reinterpret_cast<uint16_t*>(to));
+    mode.Store(hn::BitCast(u16, hn::DemoteTo(d16, values)), u16, reinterpret_cast<uint16_t*>(to));
   } else {
     HWY_ALIGN float floats[hn::MaxLanes(d)];
     hn::Store(values, d, floats);
@@ -111,27 +139,31 @@ HWY_INLINE void StoreFloats(Mode mode, D d, hn::Vec<D> values, Half* to) {
   }
 }
 
-template <typename T>
-HWY_INLINE DoubleVector LoadVector(const T* from) {
-  return hn::PromoteTo(DoubleTag(), LoadFloats(HalfFloatTag(), from));
+template <class Mode, typename T>
+HWY_INLINE DoubleVector LoadVector(Mode mode, const T* from) {
+  return hn::PromoteTo(DoubleTag(), LoadFloats(mode, HalfFloatTag(), from));
 }
-HWY_INLINE DoubleVector LoadVector(const double* from) { return hn::LoadU(DoubleTag(), from); }
+template <class Mode>
+HWY_INLINE DoubleVector LoadVector(Mode mode, const double* from) {
+  return mode.Load(DoubleTag(), from);
+}
 
-template <typename T>
-HWY_INLINE void StoreVector(DoubleVector values, T* to) {
+template <class Mode, typename T>
+HWY_INLINE void StoreVector(Mode mode, DoubleVector values, T* to) {
   const HalfFloatTag d;
-  StoreFloats(Cached(), d, hn::DemoteTo(d, values), to);
+  StoreFloats(mode, d, hn::DemoteTo(d, values), to);
 }
-HWY_INLINE void StoreVector(DoubleVector values, double* to) {
-  hn::StoreU(values, DoubleTag(), to);
+template <class Mode>
+HWY_INLINE void StoreVector(Mode mode, DoubleVector values, double* to) {
+  mode.Store(values, DoubleTag(), to);
 }
 
 /// Rounds each lane to T and back.
 template <typename T>
 HWY_INLINE DoubleVector RoundTo(DoubleVector values) {
   T rounded[hn::MaxLanes(DoubleTag())];
-  StoreVector(values, rounded);
-  return LoadVector(rounded);
+  StoreVector(Whole(), values, rounded);
+  return LoadVector(Whole(), rounded);
 }
 template <>
 HWY_INLINE DoubleVector RoundTo<double>(DoubleVector values) {
@@ -146,15 +178,15 @@ HWY_INLINE DoubleVector RoundTo<float>(DoubleVector values) {
 struct FullVector {
   template <typename T>
   HWY_INLINE DoubleVector Load(const T* from) const {
-    return LoadVector(from);
+    return LoadVector(Whole(), from);
   }
   template <typename T>
   HWY_INLINE void Store(DoubleVector values, T* to) const {
-    StoreVector(values, to);
+    StoreVector(Whole(), values, to);
   }
   template <typename T>
   HWY_INLINE FloatVector LoadF32(const T* from) const {
-    return LoadFloats(FloatTag(), from);
+    return LoadFloats(Whole(), FloatTag(), from);
   }
   /// Zeroes the lanes that hold no element.
   HWY_INLINE DoubleVector Mask(DoubleVector values) const { return values; }
@@ -164,8 +196,8 @@ struct FullVector {
 template <typename T>
 HWY_INLINE FloatVector RoundFloatsTo(FloatVector values) {
   T rounded[hn::MaxLanes(FloatTag())];
-  StoreFloats(Cached(), FloatTag(), values, rounded);
-  return LoadFloats(FloatTag(), rounded);
+  StoreFloats(Whole(), FloatTag(), values, rounded);
+  return LoadFloats(Whole(), FloatTag(), rounded);
 }
 template <>
 HWY_INLINE FloatVector RoundFloatsTo<float>(FloatVector values) {
@@ -178,34 +210,42 @@ struct PartialVector {
 
   template <typename T>
   HWY_INLINE DoubleVector Load(const T* from) const {
-    T padded[hn::MaxLanes(DoubleTag())] = {};
-    for (int64_t i = 0; i < count; ++i) {
-      padded[i] = from[i];
+    if constexpr (kHasMaskedAccess) {
+      return LoadVector(Masked{static_cast<size_t>(count)}, from);
+    } else {
+      T padded[hn::MaxLanes(DoubleTag())] = {};
+      std::copy_n(from, count, padded);
+      return LoadVector(Whole(), padded);
     }
-    return LoadVector(padded);
   }
   template <typename T>
   HWY_INLINE void Store(DoubleVector values, T* to) const {
-    T padded[hn::MaxLanes(DoubleTag())];
-    StoreVector(values, padded);
-    for (int64_t i = 0; i < count; ++i) {
-      to[i] = padded[i];
+    if constexpr (kHasMaskedAccess) {
+      StoreVector(Masked{static_cast<size_t>(count)}, values, to);
+    } else {
+      T padded[hn::MaxLanes(DoubleTag())];
+      StoreVector(Whole(), values, padded);
+      std::copy_n(padded, count, to);
     }
   }
   template <typename T>
   HWY_INLINE FloatVector LoadF32(const T* from) const {
-    T padded[hn::MaxLanes(FloatTag())] = {};
-    for (int64_t i = 0; i < count; ++i) {
-      padded[i] = from[i];
+    if constexpr (kHasMaskedAccess) {
+      return LoadFloats(Masked{static_cast<size_t>(count)}, FloatTag(), from);
+    } else {
+      T padded[hn::MaxLanes(FloatTag())] = {};
+      std::copy_n(from, count, padded);
+      return LoadFloats(Whole(), FloatTag(), padded);
     }
-    return LoadFloats(FloatTag(), padded);
   }
   template <typename T>
   HWY_INLINE void StoreF32(FloatVector values, T* to) const {
-    T padded[hn::MaxLanes(FloatTag())];
-    StoreFloats(Cached(), FloatTag(), values, padded);
-    for (int64_t i = 0; i < count; ++i) {
-      to[i] = padded[i];
+    if constexpr (kHasMaskedAccess) {
+      StoreFloats(Masked{static_cast<size_t>(count)}, FloatTag(), values, to);
+    } else {
+      T padded[hn::MaxLanes(FloatTag())];
+      StoreFloats(Whole(), FloatTag(), values, padded);
+      std::copy_n(padded, count, to);
     }
   }
   HWY_INLINE DoubleVector Mask(DoubleVector values) const {
