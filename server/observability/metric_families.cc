@@ -1,4 +1,5 @@
-// Metrics::Impl::Collect: the counters as Prometheus families. Names and labels are those of the README's metrics table.
+// Metrics::Impl::Collect: the counters as Prometheus families. Names and labels are those of the
+// README's metrics table.
 #include <unistd.h>
 
 #include <cstdio>
@@ -111,16 +112,16 @@ void CollectRequests(const Metrics::Impl& m, std::vector<MetricFamily>& out) {
   }
   out.push_back(std::move(requests));
 
-  MetricFamily seconds =
-      Family("normd_request_seconds", "Message complete until the response is handed to gRPC, OK ones",
-             MetricType::Histogram);
+  MetricFamily seconds = Family("normd_request_seconds",
+                                "Message complete until the response is handed to gRPC, OK ones",
+                                MetricType::Histogram);
   for (int op = 0; op < kOpCount; ++op) {
     for (int d = 0; d < kDirectionCount; ++d) {
       const auto direction = static_cast<Direction>(d);
       AddHistogram(
-          seconds,
-          {{"op", OpName(static_cast<Op>(op))}, {"direction", DirectionName(direction)}},
-          m.request_seconds[Metrics::Impl::OpDirectionIndex(static_cast<Op>(op), direction)].Read());
+          seconds, {{"op", OpName(static_cast<Op>(op))}, {"direction", DirectionName(direction)}},
+          m.request_seconds[Metrics::Impl::OpDirectionIndex(static_cast<Op>(op), direction)]
+              .Read());
     }
   }
   out.push_back(std::move(seconds));
@@ -129,9 +130,9 @@ void CollectRequests(const Metrics::Impl& m, std::vector<MetricFamily>& out) {
 void CollectStages(const Metrics::Impl& m, std::vector<MetricFamily>& out) {
   MetricFamily seconds =
       Family("normd_stage_seconds", "Time of a request in one stage", MetricType::Histogram);
-  MetricFamily deadline = Family("normd_deadline_exceeded_total",
-                                 "Requests whose deadline passed, by the stage they were in",
-                                 MetricType::Counter);
+  MetricFamily deadline =
+      Family("normd_deadline_exceeded_total",
+             "Requests whose deadline passed, by the stage they were in", MetricType::Counter);
   MetricFamily cancelled =
       Family("normd_cancelled_total", "Requests whose caller left, by the stage they were in",
              MetricType::Counter);
@@ -154,9 +155,8 @@ void CollectBatches(const Metrics::Impl& m, std::vector<MetricFamily>& out) {
   MetricFamily rows = Family("normd_batch_rows", "Rows in one launch", MetricType::Histogram);
   AddHistogram(rows, {}, m.batch_rows.Read());
   out.push_back(std::move(rows));
-  MetricFamily close =
-      Family("normd_batch_close_total", "Launches by why the batch stopped growing",
-             MetricType::Counter);
+  MetricFamily close = Family("normd_batch_close_total",
+                              "Launches by why the batch stopped growing", MetricType::Counter);
   for (size_t i = 0; i < m.close_reasons.size(); ++i) {
     AddCounter(close, {{"reason", m.close_reasons[i]}}, Value(m.batch_close[i]));
   }
@@ -165,17 +165,17 @@ void CollectBatches(const Metrics::Impl& m, std::vector<MetricFamily>& out) {
 
 void CollectDevices(const Metrics::Impl& m, std::vector<MetricFamily>& out) {
   MetricFamily executions = Family("normd_executions_total", "Launches", MetricType::Counter);
-  MetricFamily bytes = Family("normd_kernel_bytes_total",
-                              "Bytes kernels had to move: each input and output once",
-                              MetricType::Counter);
+  MetricFamily bytes =
+      Family("normd_kernel_bytes_total", "Bytes kernels had to move: each input and output once",
+             MetricType::Counter);
   MetricFamily seconds =
       Family("normd_kernel_seconds_total", "Time kernels took", MetricType::Counter);
-  MetricFamily ratio = Family("normd_kernel_bandwidth_ratio",
-                              "Achieved share of the device's measured copy bandwidth",
-                              MetricType::Histogram);
-  MetricFamily busy = Family("normd_slot_busy_seconds_total",
-                             "Time executor slots were taken, summed over slots",
-                             MetricType::Counter);
+  MetricFamily ratio =
+      Family("normd_kernel_bandwidth_ratio",
+             "Achieved share of the device's measured copy bandwidth", MetricType::Histogram);
+  MetricFamily busy =
+      Family("normd_slot_busy_seconds_total", "Time executor slots were taken, summed over slots",
+             MetricType::Counter);
   MetricFamily pinned =
       Family("normd_pinned_pool_bytes", "Host staging memory of a device", MetricType::Gauge);
   MetricFamily pool = Family("normd_device_pool_bytes", "Pooled device memory", MetricType::Gauge);
@@ -203,16 +203,15 @@ void CollectDevices(const Metrics::Impl& m, std::vector<MetricFamily>& out) {
 }
 
 void CollectTransport(const Metrics::Impl& m, std::vector<MetricFamily>& out) {
-  MetricFamily bytes = Family("normd_transport_bytes_total",
-                              "Tensor bytes received and sent", MetricType::Counter);
+  MetricFamily bytes =
+      Family("normd_transport_bytes_total", "Tensor bytes received and sent", MetricType::Counter);
   for (size_t i = 0; i < kTransportKindCount; ++i) {
     AddCounter(bytes, {{"transport", kTransportNames[i]}, {"way", "in"}}, Value(m.bytes_in[i]));
     AddCounter(bytes, {{"transport", kTransportNames[i]}, {"way", "out"}}, Value(m.bytes_out[i]));
   }
   out.push_back(std::move(bytes));
-  MetricFamily rejected = Family("normd_rejected_total",
-                                 "Requests turned away before they were queued",
-                                 MetricType::Counter);
+  MetricFamily rejected = Family(
+      "normd_rejected_total", "Requests turned away before they were queued", MetricType::Counter);
   for (size_t i = 0; i < kRejectReasonCount; ++i) {
     AddCounter(rejected, {{"reason", kRejectNames[i]}}, Value(m.rejected[i]));
   }

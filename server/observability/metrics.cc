@@ -89,9 +89,7 @@ void Metrics::RecordDeadlineExceeded(Stage stage) {
   Add(impl_->deadline_exceeded[static_cast<size_t>(stage)], 1);
 }
 
-void Metrics::RecordCancelled(Stage stage) {
-  Add(impl_->cancelled[static_cast<size_t>(stage)], 1);
-}
+void Metrics::RecordCancelled(Stage stage) { Add(impl_->cancelled[static_cast<size_t>(stage)], 1); }
 
 void Metrics::RecordTransport(TransportKind transport, int64_t bytes_in, int64_t bytes_out) {
   Add(impl_->bytes_in[static_cast<size_t>(transport)], bytes_in);

@@ -11,7 +11,8 @@ namespace norm::server {
 
 /// Serves GET /metrics on its own port and threads, so that a scrape never holds up requests.
 ///
-/// Ownership:  shares the counters of the Metrics it was started with; they may outlive it. Stops on destruction.
+/// Ownership:  shares the counters of the Metrics it was started with; they may outlive it. Stops
+/// on destruction.
 class MetricsEndpoint {
  public:
   /// `listen` is host:port; port 0 takes any free one.

@@ -1,4 +1,5 @@
-// The counters behind Metrics and their translation to Prometheus families. Included by this room only.
+// The counters behind Metrics and their translation to Prometheus families. Included by this room
+// only.
 #pragma once
 
 #include <array>
@@ -30,17 +31,18 @@ inline constexpr size_t kCodeSlots = kCountedCodes.size() + 1;
 inline constexpr size_t kOpDirections = kOpCount * kDirectionCount;
 inline constexpr size_t kKinds = kOpDirections * kDTypeCount;
 
-/// 10 us to 10 s, six bounds per decade: a quantile read from a bucket is off by less than a factor of two.
+/// 10 us to 10 s, six bounds per decade: a quantile read from a bucket is off by less than a factor
+/// of two.
 inline constexpr std::array<double, 37> kLatencyBounds = {
-    10e-6,  15e-6,  20e-6,  30e-6,  50e-6,  70e-6,  100e-6, 150e-6, 200e-6, 300e-6,
-    500e-6, 700e-6, 1e-3,   1.5e-3, 2e-3,   3e-3,   5e-3,   7e-3,   10e-3,  15e-3,
-    20e-3,  30e-3,  50e-3,  70e-3,  100e-3, 150e-3, 200e-3, 300e-3, 500e-3, 700e-3,
-    1.0,    1.5,    2.0,    3.0,    5.0,    7.0,    10.0};
+    10e-6,  15e-6,  20e-6, 30e-6,  50e-6,  70e-6,  100e-6, 150e-6, 200e-6, 300e-6,
+    500e-6, 700e-6, 1e-3,  1.5e-3, 2e-3,   3e-3,   5e-3,   7e-3,   10e-3,  15e-3,
+    20e-3,  30e-3,  50e-3, 70e-3,  100e-3, 150e-3, 200e-3, 300e-3, 500e-3, 700e-3,
+    1.0,    1.5,    2.0,   3.0,    5.0,    7.0,    10.0};
 inline constexpr std::array<double, 11> kBatchRequestBounds = {1,  2,   4,   8,   16,  32,
                                                                64, 128, 256, 512, 1024};
 inline constexpr std::array<double, 13> kBatchRowBounds = {
     1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216};
-inline constexpr std::array<double, 14> kRatioBounds = {0.05, 0.1, 0.2, 0.3,  0.4, 0.5,  0.6,
+inline constexpr std::array<double, 14> kRatioBounds = {0.05, 0.1, 0.2,  0.3, 0.4,  0.5, 0.6,
                                                         0.7,  0.8, 0.85, 0.9, 0.95, 1.0, 1.1};
 
 /// A histogram with fixed bounds. Observe is two relaxed additions.

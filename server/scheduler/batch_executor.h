@@ -19,8 +19,8 @@ enum class BatchCloseReason : uint8_t {
 };
 inline constexpr int kBatchCloseReasonCount = 4;
 
-/// Jobs that share one launch: one job, or mergeable jobs that are equal in all but their rows (same key, same parameters
-/// bytes). Never empty.
+/// Jobs that share one launch: one job, or mergeable jobs that are equal in all but their rows
+/// (same key, same parameters bytes). Never empty.
 struct Batch {
   std::vector<std::unique_ptr<Job>> jobs;
   BatchCloseReason reason = BatchCloseReason::kSingle;
@@ -29,8 +29,9 @@ struct Batch {
 
 /// Runs batches on one device, several at a time (one per slot).
 ///
-/// Ownership:  the executor holds a batch from Start until it hands it back through the done callback.
-/// Threads:    Start may be called from any thread and never blocks; the callback comes on a thread of the executor, exactly
+/// Ownership:  the executor holds a batch from Start until it hands it back through the done
+/// callback. Threads:    Start may be called from any thread and never blocks; the callback comes
+/// on a thread of the executor, exactly
 ///             once per batch, also when the batch failed or the device is lost.
 class BatchExecutor {
  public:
@@ -44,7 +45,8 @@ class BatchExecutor {
   virtual int slots() const = 0;
   /// False once the device is lost; batches started then fail with UNAVAILABLE.
   virtual bool healthy() const = 0;
-  /// Largest total of input, output and workspace bytes a single batch may take; more is RESOURCE_EXHAUSTED on admission.
+  /// Largest total of input, output and workspace bytes a single batch may take; more is
+  /// RESOURCE_EXHAUSTED on admission.
   virtual int64_t max_batch_bytes() const = 0;
 
   virtual void Start(std::unique_ptr<Batch> batch, BatchDone done) = 0;

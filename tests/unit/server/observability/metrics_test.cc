@@ -130,8 +130,8 @@ TEST(MetricsTest, LosesNothingUnderConcurrentRecording) {
   for (int t = 0; t < kThreads; ++t) {
     threads.emplace_back([&metrics] {
       for (int i = 0; i < kEach; ++i) {
-        metrics.RecordRequest(Op::kRmsNorm, Direction::kForward, DType::kF32,
-                              absl::StatusCode::kOk, absl::Microseconds(i % 100));
+        metrics.RecordRequest(Op::kRmsNorm, Direction::kForward, DType::kF32, absl::StatusCode::kOk,
+                              absl::Microseconds(i % 100));
         metrics.RecordTransport(TransportKind::kGrpc, 3, 5);
       }
     });
