@@ -16,7 +16,8 @@ struct BatchKey {
   DType dtype = DType::kF32;
   DType weight_dtype = DType::kF32;
   Rounding rounding = Rounding::kOnce;
-  bool channels_last = true;  // BatchNorm: positions are rows; false: images of `spatial` positions are
+  // BatchNorm: true where positions are the rows, false where images of `spatial` positions are.
+  bool channels_last = true;
   TensorRoleSet inputs;
   TensorRoleSet outputs;
   int64_t hidden_size = 0;
@@ -24,7 +25,8 @@ struct BatchKey {
   // Bits, so that 0.0 and -0.0 differ and the key is an equivalence.
   uint64_t eps_bits = 0;
   uint64_t weight_offset_bits = 0;
-  std::shared_ptr<const ParameterBytes> parameters;  // from one ParameterInterner: compared by identity
+  // From one ParameterInterner: compared by identity.
+  std::shared_ptr<const ParameterBytes> parameters;
 
   friend bool operator==(const BatchKey&, const BatchKey&) = default;
   template <typename H>

@@ -99,8 +99,8 @@ absl::Status BatchingScheduler::Submit(std::unique_ptr<Job>& job) {
     in_flight_bytes_ += bytes;
     if (device != devices_.size()) {
       auto batch = std::make_unique<Batch>();
-      batch->reason = IsRowMergeable(job->problem) ? BatchCloseReason::kSlotFree
-                                                   : BatchCloseReason::kSingle;
+      batch->reason =
+          IsRowMergeable(job->problem) ? BatchCloseReason::kSlotFree : BatchCloseReason::kSingle;
       batch->jobs.push_back(std::move(job));
       AddLaunch(device, std::move(batch), now, effects);
     } else {
@@ -161,9 +161,8 @@ absl::Status BatchingScheduler::Admit(const Job& job, int64_t bytes, absl::Time 
   }
   if (bytes > options_.max_in_flight_bytes - in_flight_bytes_) {
     return Refuse(RejectReason::kByteBudget,
-                  absl::StrCat("requests in flight take ", in_flight_bytes_,
-                               " bytes and this one ", bytes, ", the limit is ",
-                               options_.max_in_flight_bytes),
+                  absl::StrCat("requests in flight take ", in_flight_bytes_, " bytes and this one ",
+                               bytes, ", the limit is ", options_.max_in_flight_bytes),
                   EstimateRetryAfter());
   }
   return absl::OkStatus();
@@ -267,9 +266,9 @@ void BatchingScheduler::Dispatch(absl::Time now, Effects& effects) {
         continue;
       }
       const int64_t device_bytes = executors_[i]->max_batch_bytes();
-      JobQueue::Popped popped = queue_.PopBatch({options_.max_batch_rows,
-                                                 std::min(options_.max_batch_bytes, device_bytes),
-                                                 device_bytes});
+      JobQueue::Popped popped =
+          queue_.PopBatch({options_.max_batch_rows,
+                           std::min(options_.max_batch_bytes, device_bytes), device_bytes});
       EndCancelled(std::move(popped.cancelled), effects);
       if (popped.batch != nullptr) {
         AddLaunch(i, std::move(popped.batch), now, effects);

@@ -1,4 +1,4 @@
-// The one scheduling policy: work-conserving, nearest deadline first, bounded in requests and bytes.
+// The one scheduling policy: work-conserving, nearest deadline first, bounded queue.
 #pragma once
 
 #include <cstdint>
@@ -26,25 +26,32 @@ enum class Reaping : uint8_t {
 };
 
 struct BatchingSchedulerOptions {
-  int64_t max_queue_requests = 4096;           // waiting for a slot
-  int64_t max_in_flight_bytes = int64_t{4} << 30;  // ProblemBytes of all accepted jobs
-  int64_t max_batch_rows = 65536;              // of merged jobs; one job alone may have more
-  int64_t max_batch_bytes = int64_t{64} << 20;     // of merged jobs; one job alone may take the executor's limit
-  // A job is ordered as if its deadline were no later than this after its arrival, so that one without a deadline is not
-  // passed over for ever.
+  // Jobs waiting for a slot.
+  int64_t max_queue_requests = 4096;
+  // ProblemBytes of all accepted jobs.
+  int64_t max_in_flight_bytes = int64_t{4} << 30;
+  // Of merged jobs; one job alone may have more rows, and as many bytes as its executor takes.
+  int64_t max_batch_rows = 65536;
+  int64_t max_batch_bytes = int64_t{64} << 20;
+  // A job is ordered as if its deadline were no later than this after its arrival, so that one
+  // without a deadline is not passed over for ever.
   absl::Duration max_deference = absl::Seconds(1);
   Reaping reaping = Reaping::kTimerThread;
 };
 
 /// Hands jobs to executors.
 ///
-/// Policy:     while a healthy executor that can take the job has a free slot, a job starts at once, on the thread that
-///             submits it, on the executor with the least outstanding bytes. Otherwise it waits; a slot that frees takes the
-///             most urgent job and what may be merged with it. So batches grow only while every slot is busy.
-/// Completion: each accepted job's `done` is called exactly once, never with a lock held: by the executor's thread that
-///             finished it, by the timer thread or ReapQueue's caller, by the thread that noticed that it cannot start.
-/// Ownership:  borrows executors, clock and metrics, which must outlive it. Destruction refuses what still waits
-///             (UNAVAILABLE) and returns when the executors have handed back what is in flight.
+/// Policy:     while a healthy executor that can take the job has a free slot, a job starts at
+/// once,
+///             on the thread that submits it, on the executor with the least outstanding bytes.
+///             Otherwise it waits; a slot that frees takes the most urgent job and what may be
+///             merged with it. So batches grow only while every slot is busy.
+/// Completion: each accepted job's `done` is called exactly once, never with a lock held: by the
+///             executor's thread that finished it, by the timer thread or ReapQueue's caller, or by
+///             the thread that noticed that it cannot start.
+/// Ownership:  borrows executors (at least one), clock and metrics, which must outlive it.
+///             Destruction refuses what still waits (UNAVAILABLE) and returns when the executors
+///             have handed back what is in flight.
 /// Threads:    safe.
 class BatchingScheduler final : public Scheduler {
  public:
@@ -60,8 +67,8 @@ class BatchingScheduler final : public Scheduler {
 
   /// From now on Submit refuses; what was accepted goes on.
   void StartDraining() ABSL_LOCKS_EXCLUDED(mutex_);
-  /// StartDraining, then waits until every accepted job is done. DEADLINE_EXCEEDED with the number left when `deadline`
-  /// (real time) comes first.
+  /// StartDraining, then waits until every accepted job is done. DEADLINE_EXCEEDED with the number
+  /// left when `deadline` (real time) comes first.
   absl::Status Drain(absl::Time deadline) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -88,7 +95,7 @@ class BatchingScheduler final : public Scheduler {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Refuse(RejectReason reason, const std::string& message, absl::Duration retry_after)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  /// Index of the least loaded healthy device with a free slot that takes `bytes`, or devices_.size().
+  /// The least loaded healthy device with a free slot that takes `bytes`, or devices_.size().
   size_t FreeDevice(int64_t bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// Largest job that a healthy device takes; -1 with none healthy.
   int64_t LargestHealthyBytes() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -131,7 +138,8 @@ class BatchingScheduler final : public Scheduler {
   int64_t filing_jobs_ ABSL_GUARDED_BY(mutex_) = 0;  // accepted, their key being made
   int64_t ending_jobs_ ABSL_GUARDED_BY(mutex_) = 0;  // no longer counted, `done` not yet returned
   int64_t largest_healthy_bytes_ ABSL_GUARDED_BY(mutex_);
-  absl::Duration mean_service_ ABSL_GUARDED_BY(mutex_);  // of recent batches, exponentially weighted
+  // Of recent batches, exponentially weighted.
+  absl::Duration mean_service_ ABSL_GUARDED_BY(mutex_);
   double mean_batch_jobs_ ABSL_GUARDED_BY(mutex_) = 1.0;
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
 

@@ -24,11 +24,13 @@ struct BatchLimits {
   int64_t max_job_bytes = 0;  // of one job: larger ones are passed over
 };
 
-/// A plain data structure: no clock, no lock, no callbacks. Every operation is O(log n) per job it adds or takes, except
-/// TakeCancelled and TakeLargerThan, which look at each job.
+/// A plain data structure: no clock, no lock, no callbacks. Every operation is O(log n) per job it
+/// adds or takes, except TakeCancelled and TakeLargerThan, which look at each job.
 ///
-/// Order:      jobs leave by (order time, arrival); the order time is the deadline, or what the caller put in its place.
-/// Invariant:  `queue_` holds every job; `expiry_` those with a finite deadline; `groups_` those with a key, by key.
+/// Order:      jobs leave by (order time, arrival); the order time is the deadline, or what the
+///             caller put in its place.
+/// Invariant:  `queue_` holds every job, `expiry_` those with a finite deadline, `groups_` those
+///             with a key.
 class JobQueue {
  public:
   JobQueue() = default;
@@ -39,10 +41,11 @@ class JobQueue {
   void Push(std::unique_ptr<Job> job, std::optional<BatchKey> key, absl::Time order_time);
 
   struct Popped {
-    std::unique_ptr<Batch> batch;                  // null when no waiting job fits
+    std::unique_ptr<Batch> batch;                 // null when no waiting job fits
     std::vector<std::unique_ptr<Job>> cancelled;  // found on the way, taken out
   };
-  /// Takes the first job that fits and, in order, the jobs that may share its launch until one exceeds a limit.
+  /// Takes the first job that fits and, in order, the jobs that may share its launch until one
+  /// exceeds a limit.
   Popped PopBatch(const BatchLimits& limits);
 
   /// Jobs whose deadline is at or before `now`.
@@ -58,7 +61,8 @@ class JobQueue {
   absl::Time NextDeadline() const;
 
  private:
-  using Position = std::pair<absl::Time, uint64_t>;  // a time and the arrival number, which makes it unique
+  // A time, and the arrival number, which makes it unique.
+  using Position = std::pair<absl::Time, uint64_t>;
   using Group = absl::btree_set<Position>;
   using Groups = absl::flat_hash_map<BatchKey, Group>;
 

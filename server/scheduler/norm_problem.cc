@@ -109,7 +109,8 @@ DType TensorDType(const NormProblem& problem, TensorRole role) {
 }
 
 int64_t TensorBytes(const NormProblem& problem, TensorRole role) {
-  return TensorElements(problem, role) * static_cast<int64_t>(DTypeSize(TensorDType(problem, role)));
+  return TensorElements(problem, role) *
+         static_cast<int64_t>(DTypeSize(TensorDType(problem, role)));
 }
 
 int64_t ProblemBytes(const NormProblem& problem) {

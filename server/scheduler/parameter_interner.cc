@@ -115,7 +115,8 @@ std::shared_ptr<const ParameterBytes> ParameterInterner::Intern(const Job& job) 
     Candidates unseen;
     {
       absl::MutexLock lock(&mutex_);
-      // Candidates that other threads added since the last look; with none left, ours is the first of its content.
+      // Candidates that other threads added since the last look; with none left, ours is the first
+      // of its content.
       for (auto& candidate : Find(hash)) {
         if (std::find(seen.begin(), seen.end(), candidate) == seen.end()) {
           unseen.push_back(std::move(candidate));

@@ -1,4 +1,4 @@
-// Gives equal parameter bytes one identity, so that grouping jobs by their weights is a pointer compare.
+// Gives equal parameter bytes one identity: grouping jobs by their weights compares pointers.
 #pragma once
 
 #include <cstddef>
@@ -20,13 +20,13 @@ struct ParameterBytes {
   std::string bytes;
 };
 
-/// Hash of byte runs that depends on the bytes alone, not on where one run ends and the next begins.
+/// Depends on the bytes alone, not on where one run ends and the next begins.
 uint64_t HashRuns(const std::vector<absl::Span<const std::byte>>& runs);
 
 /// Set of the parameter contents that queued jobs hold.
 ///
-/// Two results alive at once are the same pointer exactly when their bytes are equal: a hash finds candidates, a full
-/// compare decides. Contents are dropped when their last holder lets go.
+/// Two results alive at once are the same pointer exactly when their bytes are equal: a hash finds
+/// candidates, a full compare decides. Contents are dropped when their last holder lets go.
 ///
 /// Threads: safe; bytes are hashed, compared and copied outside the lock.
 class ParameterInterner {
