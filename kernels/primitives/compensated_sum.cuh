@@ -3,8 +3,8 @@
 
 namespace norm_device {
 
-/// f32: the running sum and, apart, the sum of its rounding errors (Knuth's TwoSum, exact in any order of magnitude), so
-/// that an infinite term leaves the sum infinite and not NaN.
+/// f32: the running sum and, apart, the sum of its rounding errors (Knuth's TwoSum, exact in any
+/// order of magnitude), so that an infinite term leaves the sum infinite and not NaN.
 template <typename C>
 class CompensatedSum {
  public:

@@ -1,5 +1,5 @@
-// Loads, stores and conversions of elements: 16 bytes at a time where every address allows it, one element at a time
-// otherwise, with the same assignment of elements to threads either way.
+// Loads, stores and conversions of elements: 16 bytes at a time where every address allows it, one
+// element at a time otherwise, with the same assignment of elements to threads either way.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-#include "kernels/primitives/element_types.h"
+#include "primitives/element_types.h"
 
 namespace norm_device {
 
@@ -83,7 +83,8 @@ struct AccessUnit<2> {
   using Type = uint16_t;
 };
 
-/// Whether `aligned` addresses are multiples of the granule's alignment is the caller's promise, the same for all threads.
+/// Whether `aligned` addresses are multiples of the granule's alignment is the caller's promise,
+/// the same for all threads.
 template <typename Tag, int V>
 __device__ Granule<Tag, V> LoadGranule(const StorageOf<Tag>* source, bool aligned) {
   using Unit = typename AccessUnit<alignof(Granule<Tag, V>)>::Type;
@@ -102,7 +103,8 @@ __device__ Granule<Tag, V> LoadGranule(const StorageOf<Tag>* source, bool aligne
 }
 
 template <typename Tag, int V>
-__device__ void StoreGranule(StorageOf<Tag>* destination, const Granule<Tag, V>& granule, bool aligned) {
+__device__ void StoreGranule(StorageOf<Tag>* destination, const Granule<Tag, V>& granule,
+                             bool aligned) {
   using Unit = typename AccessUnit<alignof(Granule<Tag, V>)>::Type;
   constexpr int kUnits = static_cast<int>(sizeof(Granule<Tag, V>) / sizeof(Unit));
   if (V == 1 || !aligned) {

@@ -1,4 +1,5 @@
-// Element types as compile-time tags that host code and device code both understand. Standard library only.
+// Element types as compile-time tags that host code and device code both understand. Standard
+// library only.
 #pragma once
 
 namespace norm_device {
@@ -8,7 +9,8 @@ struct F16 {};
 struct BF16 {};
 struct F64 {};
 
-/// Activations of type X with weights of type W. Kernels exist for the pairs of dispatch/dtype_dispatch.h only.
+/// Activations of type X with weights of type W. Kernels exist for the pairs of
+/// dispatch/dtype_dispatch.h only.
 template <typename X, typename W>
 struct ElementPair {
   using Activation = X;

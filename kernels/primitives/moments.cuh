@@ -5,7 +5,8 @@
 
 namespace norm_device {
 
-/// 1 / sqrt(variance + eps), correctly rounded steps. An eps that f32 would lose is added in f64: once per row.
+/// 1 / sqrt(variance + eps), correctly rounded steps. An eps that f32 would lose is added in f64:
+/// once per row.
 __device__ inline float ReciprocalDeviation(float variance, double eps) {
   constexpr double kSmallestPlainEps = 1e-30;
   if (eps >= kSmallestPlainEps) return 1.0F / sqrtf(variance + static_cast<float>(eps));
@@ -22,7 +23,8 @@ struct Moments {
   double mean = 0.0;
   double m2 = 0.0;
 
-  /// Adds another set (Chan, Golub, LeVeque 1979). Exact counts; order of merging is the caller's and fixed.
+  /// Adds another set (Chan, Golub, LeVeque 1979). Exact counts; order of merging is the caller's
+  /// and fixed.
   __device__ void Merge(const Moments& other) {
     if (other.count == 0.0) return;
     const double total = count + other.count;

@@ -1,5 +1,5 @@
-// Sums over the threads that share a row: one warp, or one block. Every thread gets the same bits, in an order that
-// depends on the number of threads only.
+// Sums over the threads that share a row: one warp, or one block. Every thread gets the same bits,
+// in an order that depends on the number of threads only.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -47,7 +47,8 @@ class BlockRow {
  public:
   static constexpr bool kSharesBlock = false;
   static constexpr int kMaxSums = 3;
-  /// Two buffers in turn: the barrier of one sum separates the reads of the one before from the writes of the next.
+  /// Two buffers in turn: the barrier of one sum separates the reads of the one before from the
+  /// writes of the next.
   template <typename C>
   struct Scratch {
     C partial[2][kMaxSums][kMaxWarpsPerBlock];

@@ -1,18 +1,19 @@
 // RMSNorm and LayerNorm backward.
-// Register kernels, persistent: x and dy read once, dx written once; dweight and dbias of this thread's columns add up in
-// compensated registers over the rows of the block and leave as one f64 partial row per block (FinalizeKernel adds them).
-// Rows too long for that leave mean and rstd for the column kernel, which reads x and dy again.
-// Streaming kernels: x and dy are read again from cache in each pass.
-// One reduction a row when statistics are given (RMSNorm 1 sum; LayerNorm 3: g, g * d, d), else those of forward before it.
+// Register kernels, persistent: x and dy read once, dx written once; dweight and dbias of this
+// thread's columns add up in compensated registers over the rows of the block and leave as one f64
+// partial row per block (FinalizeKernel adds them). Rows too long for that leave mean and rstd for
+// the column kernel, which reads x and dy again. Streaming kernels: x and dy are read again from
+// cache in each pass. One reduction a row when statistics are given (RMSNorm 1 sum; LayerNorm 3: g,
+// g * d, d), else those of forward before it.
 #pragma once
 
 #include <cstdint>
 
-#include "kernels/primitives/compensated_sum.cuh"
-#include "kernels/primitives/element_access.cuh"
-#include "kernels/primitives/moments.cuh"
-#include "kernels/primitives/row_reduce.cuh"
-#include "kernels/row_norm/row_norm_device.h"
+#include "primitives/compensated_sum.cuh"
+#include "primitives/element_access.cuh"
+#include "primitives/moments.cuh"
+#include "primitives/row_reduce.cuh"
+#include "row_norm/row_norm_device.h"
 
 namespace norm_device {
 
@@ -36,23 +37,26 @@ __device__ void LoadScale(const RowBackwardParams& p, int64_t column, C (&scale)
 #pragma unroll
   for (int i = 0; i < V; ++i) scale[i] = C(1);
   if (p.weight == nullptr) return;
-  const auto weight = LoadGranule<W, V>(static_cast<const StorageOf<W>*>(p.weight) + column, p.aligned);
+  const auto weight =
+      LoadGranule<W, V>(static_cast<const StorageOf<W>*>(p.weight) + column, p.aligned);
 #pragma unroll
-  for (int i = 0; i < V; ++i) scale[i] = static_cast<C>(weight.Wide(i)) + static_cast<C>(p.weight_offset);
+  for (int i = 0; i < V; ++i)
+    scale[i] = static_cast<C>(weight.Wide(i)) + static_cast<C>(p.weight_offset);
 }
 
 /// rstd * (g - mean(g) - h * mean(g * h)) + dresidual_sum, rounded once, of V columns.
 template <typename Pair, RowKind kKind, int V, typename C>
 __device__ void StoreInputGradient(const RowBackwardParams& p, int64_t offset, int64_t column,
                                    const Granule<typename Pair::Activation, V>& x,
-                                   const Granule<typename Pair::Activation, V>& dy, const RowStats<C>& stats,
-                                   C mean_g, C mean_gh) {
+                                   const Granule<typename Pair::Activation, V>& dy,
+                                   const RowStats<C>& stats, C mean_g, C mean_gh) {
   using X = typename Pair::Activation;
   C scale[V];
   LoadScale<Pair, V>(p, column, scale);
   Granule<X, V> dresidual = ZeroGranule<X, V>();
   if (p.dresidual_sum != nullptr) {
-    dresidual = LoadGranule<X, V>(static_cast<const StorageOf<X>*>(p.dresidual_sum) + offset, p.aligned);
+    dresidual =
+        LoadGranule<X, V>(static_cast<const StorageOf<X>*>(p.dresidual_sum) + offset, p.aligned);
   }
   Granule<X, V> dx;
 #pragma unroll
@@ -68,7 +72,8 @@ __device__ void StoreInputGradient(const RowBackwardParams& p, int64_t offset, i
 }
 
 template <RowKind kKind, typename C>
-__device__ void StoreRowStatistics(const RowStatistics& statistics, int64_t row, const RowStats<C>& stats) {
+__device__ void StoreRowStatistics(const RowStatistics& statistics, int64_t row,
+                                   const RowStats<C>& stats) {
   if (statistics.rstd == nullptr) return;
   static_cast<C*>(statistics.rstd)[row] = stats.rstd;
   if (kKind == RowKind::kLayer) {
@@ -86,7 +91,29 @@ struct ColumnSums {
 template <typename C, int kElements>
 struct ColumnSums<C, kElements, false> {};
 
-template <typename Pair, RowKind kKind, int V, int kElements, typename Row, bool kParameterGradients>
+/// Adds up the columns of the warps of a block, which own rows each, in order; the block leaves one
+/// partial row.
+template <int V, typename C, int kElements, int kWarps>
+__device__ void StoreSharedColumns(double* partials, const CompensatedSum<C> (&sums)[kElements],
+                                   double (&totals)[kWarps][kElements * kWarpThreads],
+                                   int hidden_size) {
+  if (partials == nullptr) return;
+#pragma unroll
+  for (int e = 0; e < kElements; ++e) {
+    const int column = (e / V * kWarpThreads + threadIdx.x % kWarpThreads) * V + e % V;
+    totals[threadIdx.x / kWarpThreads][column] = sums[e].Total();
+  }
+  __syncthreads();
+  for (int column = threadIdx.x; column < hidden_size; column += blockDim.x) {
+    double total = totals[0][column];
+    for (int warp = 1; warp < kWarps; ++warp) total += totals[warp][column];
+    partials[blockIdx.x * static_cast<int64_t>(hidden_size) + column] = total;
+  }
+  __syncthreads();
+}
+
+template <typename Pair, RowKind kKind, int V, int kElements, typename Row,
+          bool kParameterGradients>
 __global__ void __launch_bounds__(Row::kSharesBlock ? kWarpRowThreads : kMaxBlockRowThreads)
     RowBackwardRegisters(const RowBackwardParams p) {
   using X = typename Pair::Activation;
@@ -101,7 +128,8 @@ __global__ void __launch_bounds__(Row::kSharesBlock ? kWarpRowThreads : kMaxBloc
   const auto* dy_data = static_cast<const StorageOf<X>*>(p.dy);
 
   const int64_t row_step = static_cast<int64_t>(gridDim.x) * owner.rows_per_block();
-  for (int64_t row = static_cast<int64_t>(blockIdx.x) * owner.rows_per_block() + owner.row_in_block();
+  for (int64_t row =
+           static_cast<int64_t>(blockIdx.x) * owner.rows_per_block() + owner.row_in_block();
        row < p.rows; row += row_step) {
     const int64_t row_offset = row * p.hidden_size;
     Granule<X, V> x[kGranules];
@@ -110,8 +138,10 @@ __global__ void __launch_bounds__(Row::kSharesBlock ? kWarpRowThreads : kMaxBloc
     for (int g = 0; g < kGranules; ++g) {
       const int column = (g * owner.threads() + owner.thread()) * V;
       const bool inside = column < hidden_size;
-      x[g] = inside ? LoadGranule<X, V>(x_data + row_offset + column, p.aligned) : ZeroGranule<X, V>();
-      dy[g] = inside ? LoadGranule<X, V>(dy_data + row_offset + column, p.aligned) : ZeroGranule<X, V>();
+      x[g] =
+          inside ? LoadGranule<X, V>(x_data + row_offset + column, p.aligned) : ZeroGranule<X, V>();
+      dy[g] = inside ? LoadGranule<X, V>(dy_data + row_offset + column, p.aligned)
+                     : ZeroGranule<X, V>();
     }
 
     RowStats<C> stats;
@@ -191,7 +221,8 @@ __global__ void __launch_bounds__(Row::kSharesBlock ? kWarpRowThreads : kMaxBloc
       const int column = (g * owner.threads() + owner.thread()) * V;
       if (column < hidden_size) {
         if (p.dx != nullptr) {
-          StoreInputGradient<Pair, kKind, V>(p, row_offset + column, column, x[g], dy[g], stats, mean_g, mean_gh);
+          StoreInputGradient<Pair, kKind, V>(p, row_offset + column, column, x[g], dy[g], stats,
+                                             mean_g, mean_gh);
         }
         if constexpr (kParameterGradients) {
 #pragma unroll
@@ -205,10 +236,13 @@ __global__ void __launch_bounds__(Row::kSharesBlock ? kWarpRowThreads : kMaxBloc
     }
   }
 
-  if constexpr (kParameterGradients) {
-    // Blocks whose warps own rows leave one partial row per warp.
-    const int64_t partial =
-        (static_cast<int64_t>(blockIdx.x) * owner.rows_per_block() + owner.row_in_block()) * p.hidden_size;
+  if constexpr (kParameterGradients && Row::kSharesBlock) {
+    __shared__ double totals[kWarpRowThreads / kWarpThreads][kElements * kWarpThreads];
+    StoreSharedColumns<V>(p.dweight_partials, sums.dweight, totals, hidden_size);
+    if (kKind == RowKind::kLayer)
+      StoreSharedColumns<V>(p.dbias_partials, sums.dbias, totals, hidden_size);
+  } else if constexpr (kParameterGradients) {
+    const int64_t partial = blockIdx.x * p.hidden_size;
 #pragma unroll
     for (int g = 0; g < kGranules; ++g) {
       const int column = (g * owner.threads() + owner.thread()) * V;
@@ -228,7 +262,8 @@ __global__ void __launch_bounds__(Row::kSharesBlock ? kWarpRowThreads : kMaxBloc
 }
 
 template <typename Pair, RowKind kKind, int V>
-__global__ void __launch_bounds__(kMaxBlockRowThreads) RowBackwardStreaming(const RowBackwardParams p) {
+__global__ void __launch_bounds__(kMaxBlockRowThreads)
+    RowBackwardStreaming(const RowBackwardParams p) {
   using X = typename Pair::Activation;
   using C = ComputeOf<X>;
   __shared__ BlockRow::Scratch<C> scratch;
@@ -316,7 +351,8 @@ __global__ void __launch_bounds__(kMaxBlockRowThreads) RowBackwardStreaming(cons
       for (int64_t column = first; column < p.hidden_size; column += step) {
         const Granule<X, V> x = LoadGranule<X, V>(x_row + column, p.aligned);
         const Granule<X, V> dy = LoadGranule<X, V>(dy_row + column, p.aligned);
-        StoreInputGradient<Pair, kKind, V>(p, row_offset + column, column, x, dy, stats, mean_g, mean_gh);
+        StoreInputGradient<Pair, kKind, V>(p, row_offset + column, column, x, dy, stats, mean_g,
+                                           mean_gh);
       }
     }
   }
@@ -328,16 +364,24 @@ const void* SelectRowBackward(RowMethod method) {
   constexpr int kWide = WideRowElements(kIsF64, V > 1);
   switch (method) {
     case RowMethod::kWarpRegisters:
-      return reinterpret_cast<const void*>(&RowBackwardRegisters<Pair, kKind, V, kNarrowRowElements, WarpRow, true>);
+      return reinterpret_cast<const void*>(
+          &RowBackwardRegisters<Pair, kKind, V, kNarrowRowElements, WarpRow, true>);
     case RowMethod::kBlockNarrow:
-      return reinterpret_cast<const void*>(&RowBackwardRegisters<Pair, kKind, V, kNarrowRowElements, BlockRow, true>);
+      return reinterpret_cast<const void*>(
+          &RowBackwardRegisters<Pair, kKind, V, kNarrowRowElements, BlockRow, true>);
     case RowMethod::kBlockMedium:
-      if constexpr (!kIsF64) {
-        return reinterpret_cast<const void*>(&RowBackwardRegisters<Pair, kKind, V, kMediumRowElements, BlockRow, true>);
+      // Not for single elements or f64: they spill.
+      if constexpr (!kIsF64 && V > 1) {
+        return reinterpret_cast<const void*>(
+            &RowBackwardRegisters<Pair, kKind, V, kMediumRowElements, BlockRow, true>);
       }
       break;
     case RowMethod::kBlockWide:
-      return reinterpret_cast<const void*>(&RowBackwardRegisters<Pair, kKind, V, kWide, BlockRow, false>);
+      if constexpr (!kIsF64) {
+        return reinterpret_cast<const void*>(
+            &RowBackwardRegisters<Pair, kKind, V, kWide, BlockRow, false>);
+      }
+      break;
     case RowMethod::kBlockStreaming:
       return reinterpret_cast<const void*>(&RowBackwardStreaming<Pair, kKind, V>);
   }

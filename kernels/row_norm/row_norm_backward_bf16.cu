@@ -1,5 +1,5 @@
 // Row-norm backward kernels for bf16 activations.
-#include "kernels/row_norm/row_norm_backward.cuh"
+#include "row_norm/row_norm_backward.cuh"
 
 namespace norm_device {
 

@@ -1,18 +1,20 @@
 // dweight and dbias of row norms.
-// Column kernel, for rows too long for the fused backward: x and dy read once more; a block owns 32 granules of columns of
-// a strip of rows, 8 rows side by side, each thread adding its columns up in compensated registers.
-// Finalize kernel: adds the f64 partial rows of either producer in a fixed order and rounds once.
+// Column kernel, for rows too long for the fused backward: x and dy read once more; a block owns 32
+// granules of columns of a strip of rows, 8 rows side by side, each thread adding its columns up in
+// compensated registers. Finalize kernel: adds the f64 partial rows of either producer in a fixed
+// order and rounds once.
 #include <cstdint>
 
-#include "kernels/primitives/compensated_sum.cuh"
-#include "kernels/primitives/element_access.cuh"
-#include "kernels/row_norm/row_norm_device.h"
+#include "primitives/compensated_sum.cuh"
+#include "primitives/element_access.cuh"
+#include "row_norm/row_norm_device.h"
 
 namespace norm_device {
 namespace {
 
 template <typename X, RowKind kKind, int V>
-__global__ void __launch_bounds__(kColumnThreadsX* kColumnThreadsY) ColumnSumsKernel(const ColumnParams p) {
+__global__ void __launch_bounds__(kColumnThreadsX* kColumnThreadsY)
+    ColumnSumsKernel(const ColumnParams p) {
   using C = ComputeOf<X>;
   __shared__ double shared[2][kColumnThreadsY][kColumnThreadsX];
   const int64_t column = (static_cast<int64_t>(blockIdx.x) * kColumnThreadsX + threadIdx.x) * V;
@@ -35,7 +37,8 @@ __global__ void __launch_bounds__(kColumnThreadsX* kColumnThreadsY) ColumnSumsKe
       }
 #pragma unroll
       for (int i = 0; i < V; ++i) {
-        const C centred = kKind == RowKind::kLayer ? (x.Wide(i) - mean) - mean_correction : x.Wide(i);
+        const C centred =
+            kKind == RowKind::kLayer ? (x.Wide(i) - mean) - mean_correction : x.Wide(i);
         dweight[i].Add(dy.Wide(i) * (centred * rstd));
         if (kKind == RowKind::kLayer) dbias[i].Add(dy.Wide(i));
       }
@@ -56,7 +59,8 @@ __global__ void __launch_bounds__(kColumnThreadsX* kColumnThreadsY) ColumnSumsKe
 }
 
 template <typename W>
-__global__ void __launch_bounds__(kFinalizeThreadsX* kFinalizeThreadsY) FinalizeSumsKernel(const FinalizeParams p) {
+__global__ void __launch_bounds__(kFinalizeThreadsX* kFinalizeThreadsY)
+    FinalizeSumsKernel(const FinalizeParams p) {
   __shared__ double shared[kFinalizeThreadsY][kFinalizeThreadsX];
   const double* partials = blockIdx.y == 0 ? p.dweight_partials : p.dbias_partials;
   void* gradient = blockIdx.y == 0 ? p.dweight : p.dbias;
@@ -72,7 +76,8 @@ __global__ void __launch_bounds__(kFinalizeThreadsX* kFinalizeThreadsY) Finalize
   __syncthreads();
   if (threadIdx.y == 0 && column < p.hidden_size) {
     for (int y = 1; y < kFinalizeThreadsY; ++y) sum += shared[y][threadIdx.x];
-    static_cast<StorageOf<W>*>(gradient)[column] = Element<W>::Narrow(static_cast<ComputeOf<W>>(sum));
+    static_cast<StorageOf<W>*>(gradient)[column] =
+        Element<W>::Narrow(static_cast<ComputeOf<W>>(sum));
   }
 }
 

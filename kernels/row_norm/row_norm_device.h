@@ -1,4 +1,5 @@
-// What host code and the row-norm kernels agree on: arguments by value and the kernels as pointers. Standard library only.
+// What host code and the row-norm kernels agree on: arguments by value and the kernels as pointers.
+// Standard library only.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +21,7 @@ inline constexpr int kNarrowRowElements = 8;
 inline constexpr int kMediumRowElements = 16;
 /// kBlockWide: what fits in registers without spills; single elements need an address each.
 constexpr int WideRowElements(bool is_f64, bool wide) { return wide && !is_f64 ? 32 : 16; }
-inline constexpr int kWarpRowThreads = 128;     // of a block whose warps own a row each
+inline constexpr int kWarpRowThreads = 128;  // of a block whose warps own a row each
 inline constexpr int kMaxBlockRowThreads = 512;
 
 /// Absent optional tensors are null. Contiguous rows.
@@ -37,7 +38,8 @@ struct RowForwardParams {
   int64_t hidden_size;
   double eps;
   double weight_offset;
-  bool aligned;           // all tensors of [rows, hidden_size] and [hidden_size] start at a multiple of 16 bytes
+  bool aligned;  // all tensors of [rows, hidden_size] and [hidden_size] start at a multiple of 16
+                 // bytes
   bool round_normalized;  // x * rstd is rounded to the type of x before weight is applied
 };
 
@@ -55,8 +57,9 @@ struct RowBackwardParams {
   const void* mean;
   const void* rstd;  // null: statistics are recomputed
   const void* dresidual_sum;
-  void* dx;                  // null: statistics only
-  double* dweight_partials;  // [blocks, hidden_size]; null: not wanted, or left to the column kernel
+  void* dx;  // null: statistics only
+  double*
+      dweight_partials;  // [blocks, hidden_size]; null: not wanted, or left to the column kernel
   double* dbias_partials;
   RowStatistics statistics;  // null members: not wanted
   int64_t rows;
@@ -66,7 +69,8 @@ struct RowBackwardParams {
   bool aligned;
 };
 
-/// The column kernel: dweight and dbias partials of strips of rows, for rows too long for registers.
+/// The column kernel: dweight and dbias partials of strips of rows, for rows too long for
+/// registers.
 struct ColumnParams {
   const void* dy;
   const void* x;
@@ -94,8 +98,9 @@ inline constexpr int kColumnThreadsY = 8;
 inline constexpr int kFinalizeThreadsX = 32;
 inline constexpr int kFinalizeThreadsY = 16;
 
-/// Kernels as the runtime launches them. `wide`: 16 bytes of consecutive elements per thread and access (hidden_size is a
-/// multiple of that), else single elements. Pair and Activation: see primitives/element_types.h.
+/// Kernels as the runtime launches them. `wide`: 16 bytes of consecutive elements per thread and
+/// access (hidden_size is a multiple of that), else single elements. Pair and Activation: see
+/// primitives/element_types.h.
 template <typename Pair>
 const void* RowForwardKernel(RowKind kind, RowMethod method, bool wide);
 template <typename Pair>

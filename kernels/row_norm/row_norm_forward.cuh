@@ -1,16 +1,17 @@
 // RMSNorm and LayerNorm forward.
-// Register kernels: x (and residual) read once, y (and the sum) written once; the row waits in registers, as it lies in
-// memory, between the passes. RMSNorm: one reduction (squares). LayerNorm: three (mean, mean of deviations, squares).
-// Streaming kernels: the row is read again from cache in each pass; LayerNorm folds the last two reductions into one.
-// Thread t of the T that own a row holds granules t, t + T, ...; T depends on hidden_size and dtype only.
+// Register kernels: x (and residual) read once, y (and the sum) written once; the row waits in
+// registers, as it lies in memory, between the passes. RMSNorm: one reduction (squares). LayerNorm:
+// three (mean, mean of deviations, squares). Streaming kernels: the row is read again from cache in
+// each pass; LayerNorm folds the last two reductions into one. Thread t of the T that own a row
+// holds granules t, t + T, ...; T depends on hidden_size and dtype only.
 #pragma once
 
 #include <cstdint>
 
-#include "kernels/primitives/element_access.cuh"
-#include "kernels/primitives/moments.cuh"
-#include "kernels/primitives/row_reduce.cuh"
-#include "kernels/row_norm/row_norm_device.h"
+#include "primitives/element_access.cuh"
+#include "primitives/moments.cuh"
+#include "primitives/row_reduce.cuh"
+#include "row_norm/row_norm_device.h"
 
 namespace norm_device {
 
@@ -36,12 +37,14 @@ struct ForwardEpilogue {
       shift[i] = C(0);
     }
     if (p.weight != nullptr) {
-      const auto weight = LoadGranule<W, V>(static_cast<const StorageOf<W>*>(p.weight) + column, p.aligned);
+      const auto weight =
+          LoadGranule<W, V>(static_cast<const StorageOf<W>*>(p.weight) + column, p.aligned);
 #pragma unroll
       for (int i = 0; i < V; ++i) scale[i] = static_cast<C>(weight.Wide(i)) + weight_offset;
     }
     if (kKind == RowKind::kLayer && p.bias != nullptr) {
-      const auto bias = LoadGranule<W, V>(static_cast<const StorageOf<W>*>(p.bias) + column, p.aligned);
+      const auto bias =
+          LoadGranule<W, V>(static_cast<const StorageOf<W>*>(p.bias) + column, p.aligned);
 #pragma unroll
       for (int i = 0; i < V; ++i) shift[i] = static_cast<C>(bias.Wide(i));
     }
@@ -50,7 +53,8 @@ struct ForwardEpilogue {
     for (int i = 0; i < V; ++i) {
       C h = normalized[i];
       if (p.round_normalized) h = Element<X>::Widen(Element<X>::Narrow(h));
-      y.values[i] = Element<X>::Narrow(kKind == RowKind::kLayer ? fma(h, scale[i], shift[i]) : h * scale[i]);
+      y.values[i] =
+          Element<X>::Narrow(kKind == RowKind::kLayer ? fma(h, scale[i], shift[i]) : h * scale[i]);
     }
     StoreGranule<X, V>(y_row + column, y, p.aligned);
   }
@@ -61,7 +65,8 @@ template <typename X, int V>
 __device__ Granule<X, V> LoadInput(const RowForwardParams& p, int64_t offset) {
   Granule<X, V> x = LoadGranule<X, V>(static_cast<const StorageOf<X>*>(p.x) + offset, p.aligned);
   if (p.residual != nullptr) {
-    const auto residual = LoadGranule<X, V>(static_cast<const StorageOf<X>*>(p.residual) + offset, p.aligned);
+    const auto residual =
+        LoadGranule<X, V>(static_cast<const StorageOf<X>*>(p.residual) + offset, p.aligned);
 #pragma unroll
     for (int i = 0; i < V; ++i) x.values[i] = Element<X>::Narrow(x.Wide(i) + residual.Wide(i));
     StoreGranule<X, V>(static_cast<StorageOf<X>*>(p.residual_sum) + offset, x, p.aligned);
@@ -88,7 +93,8 @@ __global__ void __launch_bounds__(Row::kSharesBlock ? kWarpRowThreads : kMaxBloc
   const C count = static_cast<C>(hidden_size);
 
   const int64_t row_step = static_cast<int64_t>(gridDim.x) * owner.rows_per_block();
-  for (int64_t row = static_cast<int64_t>(blockIdx.x) * owner.rows_per_block() + owner.row_in_block();
+  for (int64_t row =
+           static_cast<int64_t>(blockIdx.x) * owner.rows_per_block() + owner.row_in_block();
        row < p.rows; row += row_step) {
     const int64_t row_offset = row * p.hidden_size;
     Granule<X, V> x[kGranules];
@@ -128,7 +134,8 @@ __global__ void __launch_bounds__(Row::kSharesBlock ? kWarpRowThreads : kMaxBloc
       if ((g * owner.threads() + owner.thread()) * V < hidden_size) {
 #pragma unroll
         for (int i = 0; i < V; ++i) {
-          const C centred = kKind == RowKind::kLayer ? (x[g].Wide(i) - mean) - mean_correction : x[g].Wide(i);
+          const C centred =
+              kKind == RowKind::kLayer ? (x[g].Wide(i) - mean) - mean_correction : x[g].Wide(i);
           squares[0] = fma(centred, centred, squares[0]);
         }
       }
@@ -145,7 +152,8 @@ __global__ void __launch_bounds__(Row::kSharesBlock ? kWarpRowThreads : kMaxBloc
         C normalized[V];
 #pragma unroll
         for (int i = 0; i < V; ++i) {
-          const C centred = kKind == RowKind::kLayer ? (x[g].Wide(i) - mean) - mean_correction : x[g].Wide(i);
+          const C centred =
+              kKind == RowKind::kLayer ? (x[g].Wide(i) - mean) - mean_correction : x[g].Wide(i);
           normalized[i] = centred * rstd;
         }
         epilogue.Store(y_row, column, normalized);
@@ -155,7 +163,8 @@ __global__ void __launch_bounds__(Row::kSharesBlock ? kWarpRowThreads : kMaxBloc
 }
 
 template <typename Pair, RowKind kKind, int V>
-__global__ void __launch_bounds__(kMaxBlockRowThreads) RowForwardStreaming(const RowForwardParams p) {
+__global__ void __launch_bounds__(kMaxBlockRowThreads)
+    RowForwardStreaming(const RowForwardParams p) {
   using X = typename Pair::Activation;
   using C = ComputeOf<X>;
   __shared__ BlockRow::Scratch<C> scratch;
@@ -167,7 +176,8 @@ __global__ void __launch_bounds__(kMaxBlockRowThreads) RowForwardStreaming(const
   const int64_t first = static_cast<int64_t>(owner.thread()) * V;
   const int64_t step = static_cast<int64_t>(owner.threads()) * V;
   // After the first pass the normalized values are those of the sum that this thread wrote itself.
-  const auto* input = static_cast<const StorageOf<X>*>(p.residual != nullptr ? p.residual_sum : p.x);
+  const auto* input =
+      static_cast<const StorageOf<X>*>(p.residual != nullptr ? p.residual_sum : p.x);
 
   for (int64_t row = blockIdx.x; row < p.rows; row += gridDim.x) {
     const int64_t row_offset = row * p.hidden_size;
@@ -175,8 +185,8 @@ __global__ void __launch_bounds__(kMaxBlockRowThreads) RowForwardStreaming(const
     C mean_correction = 0;
     C variance = 0;
     if (kKind == RowKind::kLayer) {
-      // Summed in f64 so that the mean is within half an ulp: then the square of its correction is no larger than the
-      // variance, and taking it off below costs no precision.
+      // Summed in f64 so that the mean is within half an ulp: then the square of its correction is
+      // no larger than the variance, and taking it off below costs no precision.
       double sum[1] = {0.0};
       for (int64_t column = first; column < p.hidden_size; column += step) {
         const Granule<X, V> x = LoadInput<X, V>(p, row_offset + column);
@@ -225,7 +235,8 @@ __global__ void __launch_bounds__(kMaxBlockRowThreads) RowForwardStreaming(const
       C normalized[V];
 #pragma unroll
       for (int i = 0; i < V; ++i) {
-        const C centred = kKind == RowKind::kLayer ? (x.Wide(i) - mean) - mean_correction : x.Wide(i);
+        const C centred =
+            kKind == RowKind::kLayer ? (x.Wide(i) - mean) - mean_correction : x.Wide(i);
         normalized[i] = centred * rstd;
       }
       epilogue.Store(y_row, column, normalized);
@@ -238,9 +249,11 @@ const void* SelectRowForward(RowMethod method) {
   constexpr int kWide = WideRowElements(sizeof(ComputeOf<typename Pair::Activation>) == 8, V > 1);
   switch (method) {
     case RowMethod::kWarpRegisters:
-      return reinterpret_cast<const void*>(&RowForwardRegisters<Pair, kKind, V, kNarrowRowElements, WarpRow>);
+      return reinterpret_cast<const void*>(
+          &RowForwardRegisters<Pair, kKind, V, kNarrowRowElements, WarpRow>);
     case RowMethod::kBlockNarrow:
-      return reinterpret_cast<const void*>(&RowForwardRegisters<Pair, kKind, V, kNarrowRowElements, BlockRow>);
+      return reinterpret_cast<const void*>(
+          &RowForwardRegisters<Pair, kKind, V, kNarrowRowElements, BlockRow>);
     case RowMethod::kBlockWide:
       return reinterpret_cast<const void*>(&RowForwardRegisters<Pair, kKind, V, kWide, BlockRow>);
     case RowMethod::kBlockStreaming:

@@ -1,5 +1,5 @@
 // Row-norm forward kernels for f64 activations.
-#include "kernels/row_norm/row_norm_forward.cuh"
+#include "row_norm/row_norm_forward.cuh"
 
 namespace norm_device {
 
