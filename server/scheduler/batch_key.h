@@ -26,7 +26,7 @@ struct BatchKey {
   uint64_t eps_bits = 0;
   uint64_t weight_offset_bits = 0;
   // From one ParameterInterner: compared by identity.
-  std::shared_ptr<const ParameterBytes> parameters;
+  std::shared_ptr<const ParameterSet> parameters;
 
   friend bool operator==(const BatchKey&, const BatchKey&) = default;
   template <typename H>

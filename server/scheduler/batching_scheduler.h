@@ -42,10 +42,9 @@ struct BatchingSchedulerOptions {
 /// Hands jobs to executors.
 ///
 /// Policy:     while a healthy executor that can take the job has a free slot, a job starts at
-/// once,
-///             on the thread that submits it, on the executor with the least outstanding bytes.
-///             Otherwise it waits; a slot that frees takes the most urgent job and what may be
-///             merged with it. So batches grow only while every slot is busy.
+///             once, on the thread that submits it, on the executor with the least outstanding
+///             bytes. Otherwise it waits; a slot that frees takes the most urgent job and what may
+///             be merged with it. So batches grow only while every slot is busy.
 /// Completion: each accepted job's `done` is called exactly once, never with a lock held: by the
 ///             executor's thread that finished it, by the timer thread or ReapQueue's caller, or by
 ///             the thread that noticed that it cannot start.

@@ -9,9 +9,11 @@ namespace {
 
 using Runs = std::vector<absl::Span<const std::byte>>;
 
+__extension__ using Uint128 = unsigned __int128;
+
 uint64_t Mix(uint64_t state, uint64_t word) {
   // 128-bit multiply folded to 64: every input bit reaches every output bit.
-  const auto product = static_cast<unsigned __int128>(state ^ word) * 0x9E3779B97F4A7C15ULL;
+  const auto product = static_cast<Uint128>(state ^ word) * 0x9E3779B97F4A7C15ULL;
   return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
 }
 
@@ -87,13 +89,13 @@ uint64_t HashRuns(const Runs& runs) {
   return Mix(Mix(state, LoadWord(carry)), total);
 }
 
-std::shared_ptr<const ParameterBytes> ParameterInterner::Intern(const Job& job) {
+std::shared_ptr<const ParameterSet> ParameterInterner::Intern(const Job& job) {
   const Runs runs = ParameterRuns(job);
   if (runs.empty()) {
     return nullptr;
   }
   const uint64_t hash = hash_(runs);
-  const auto match = [&](const Candidates& candidates) -> std::shared_ptr<const ParameterBytes> {
+  const auto match = [&](const Candidates& candidates) -> std::shared_ptr<const ParameterSet> {
     for (const auto& candidate : candidates) {
       if (Equal(candidate->bytes, runs)) {
         return candidate;
@@ -110,7 +112,7 @@ std::shared_ptr<const ParameterBytes> ParameterInterner::Intern(const Job& job) 
   if (auto found = match(seen)) {
     return found;
   }
-  auto fresh = std::make_shared<ParameterBytes>(ParameterBytes{hash, Join(runs)});
+  auto fresh = std::make_shared<ParameterSet>(ParameterSet{hash, Join(runs)});
   while (true) {
     Candidates unseen;
     {

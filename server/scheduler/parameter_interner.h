@@ -15,7 +15,7 @@
 namespace norm::server {
 
 /// A copy of the parameters of one or more jobs: the tensors in TensorRole order, end to end.
-struct ParameterBytes {
+struct ParameterSet {
   uint64_t hash = 0;
   std::string bytes;
 };
@@ -38,20 +38,20 @@ class ParameterInterner {
   ParameterInterner& operator=(const ParameterInterner&) = delete;
 
   /// Null when the job has no parameters.
-  std::shared_ptr<const ParameterBytes> Intern(const Job& job) ABSL_LOCKS_EXCLUDED(mutex_);
+  std::shared_ptr<const ParameterSet> Intern(const Job& job) ABSL_LOCKS_EXCLUDED(mutex_);
 
   /// Contents held by someone now.
   int64_t LiveCount() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  using Candidates = std::vector<std::shared_ptr<const ParameterBytes>>;
+  using Candidates = std::vector<std::shared_ptr<const ParameterSet>>;
 
   Candidates Find(uint64_t hash) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DropExpired() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const HashFunction hash_;
   mutable absl::Mutex mutex_;
-  absl::flat_hash_map<uint64_t, std::vector<std::weak_ptr<const ParameterBytes>>> contents_
+  absl::flat_hash_map<uint64_t, std::vector<std::weak_ptr<const ParameterSet>>> contents_
       ABSL_GUARDED_BY(mutex_);
   // Expired entries are swept when this many have been added since the last sweep.
   int64_t sweep_at_ ABSL_GUARDED_BY(mutex_) = 64;

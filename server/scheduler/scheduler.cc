@@ -1,6 +1,5 @@
 #include "server/scheduler/scheduler.h"
 
-#include <optional>
 #include <string>
 #include <utility>
 
@@ -23,7 +22,7 @@ absl::Status WithRetryAfter(absl::Status status, absl::Duration retry_after) {
 }
 
 absl::Duration RetryAfter(const absl::Status& status) {
-  const std::optional<absl::Cord> payload = status.GetPayload(kRetryAfterPayload);
+  const auto payload = status.GetPayload(kRetryAfterPayload);
   int64_t nanoseconds = 0;
   if (!payload.has_value() || !absl::SimpleAtoi(std::string(*payload), &nanoseconds)) {
     return absl::ZeroDuration();
