@@ -34,10 +34,9 @@ inline constexpr size_t kKinds = kOpDirections * kDTypeCount;
 /// 10 us to 10 s, six bounds per decade: a quantile read from a bucket is off by less than a factor
 /// of two.
 inline constexpr std::array<double, 37> kLatencyBounds = {
-    10e-6,  15e-6,  20e-6, 30e-6,  50e-6,  70e-6,  100e-6, 150e-6, 200e-6, 300e-6,
-    500e-6, 700e-6, 1e-3,  1.5e-3, 2e-3,   3e-3,   5e-3,   7e-3,   10e-3,  15e-3,
-    20e-3,  30e-3,  50e-3, 70e-3,  100e-3, 150e-3, 200e-3, 300e-3, 500e-3, 700e-3,
-    1.0,    1.5,    2.0,   3.0,    5.0,    7.0,    10.0};
+    1e-5,   1.5e-5, 2e-5, 3e-5, 4e-5, 5e-5,  1e-4,   1.5e-4, 2e-4, 3e-4, 4e-4, 5e-4, 1e-3,
+    1.5e-3, 2e-3,   3e-3, 4e-3, 5e-3, 1e-2,  1.5e-2, 2e-2,   3e-2, 4e-2, 5e-2, 1e-1, 1.5e-1,
+    2e-1,   3e-1,   4e-1, 5e-1, 1e0,  1.5e0, 2e0,    3e0,    4e0,  5e0,  10};
 inline constexpr std::array<double, 11> kBatchRequestBounds = {1,  2,   4,   8,   16,  32,
                                                                64, 128, 256, 512, 1024};
 inline constexpr std::array<double, 13> kBatchRowBounds = {

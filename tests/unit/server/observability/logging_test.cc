@@ -5,6 +5,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "absl/strings/str_cat.h"
+
 namespace norm::server {
 namespace {
 
@@ -14,8 +16,8 @@ TEST(LoggingTest, TextFieldsAreQuotedWhenTheyHoldSpaces) {
 }
 
 TEST(LoggingTest, JsonSurvivesQuotesNewlinesAndBrokenUtf8) {
-  const std::string line =
-      "{" + FormatLogMessage(LogFormat::kJson, "say \"x\"\n", {{"key", "\xff%v{}"}}) + "}";
+  const std::string line = absl::StrCat(
+      "{", FormatLogMessage(LogFormat::kJson, "say \"x\"\n", {{"key", "\xff%v{}"}}), "}");
   const nlohmann::json parsed = nlohmann::json::parse(line);
   EXPECT_EQ(parsed["message"], "say \"x\"\n");
   EXPECT_EQ(parsed["key"], "\xEF\xBF\xBD%v{}");

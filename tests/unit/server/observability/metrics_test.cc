@@ -87,9 +87,9 @@ TEST(MetricsTest, LatencyBucketsResolveMicrosecondsAndSeconds) {
   const std::string text = Scrape(metrics);
   const std::string series =
       "normd_request_seconds_bucket{op=\"rms_norm\",direction=\"forward\",le=\"";
-  EXPECT_EQ(ValueOf(text, series + "7e-05\"}"), 0);
+  EXPECT_EQ(ValueOf(text, series + "5e-05\"}"), 0);
   EXPECT_EQ(ValueOf(text, series + "0.0001\"}"), 1000);
-  EXPECT_EQ(ValueOf(text, series + "0.007\"}"), 1000);
+  EXPECT_EQ(ValueOf(text, series + "0.005\"}"), 1000);
   EXPECT_EQ(ValueOf(text, series + "0.01\"}"), 1100);
   EXPECT_EQ(ValueOf(text, series + "+Inf\"}"), 1100);
   for (size_t i = 1; i < kLatencyBounds.size(); ++i) {
