@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "image_probe.h"
+#include "cuda/image_probe.h"
 #include "norm/cuda/cuda_status.h"
 #include "norm/cuda/device_guard.h"
 

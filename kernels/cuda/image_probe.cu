@@ -1,5 +1,5 @@
 // One empty kernel, compiled for the same architectures as every other kernel of the library.
-#include "image_probe.h"
+#include "cuda/image_probe.h"
 
 namespace norm_device {
 namespace {

@@ -63,8 +63,9 @@ void WriteRow(const RowNormForwardArgs& args, const RowStatistics& statistics, c
     if (weight != nullptr) {
       v = hn::Mul(v, hn::Add(access.Load(weight + i), offset));
     }
-    if (bias != nullptr) {
-      v = hn::Add(v, access.Load(bias + i));
+    if (subtract_mean) {
+      // An absent bias adds zero: bit-equal to a bias of zeros, the sign of a zero included.
+      v = hn::Add(v, bias != nullptr ? access.Load(bias + i) : hn::Zero(d));
     }
     access.Store(v, y + i);
   });
