@@ -37,7 +37,7 @@ class LifecycleTest : public testing::Test {
  protected:
   void StartServer(InProcessServerOptions options = {}, int slots = 1) {
     executor_ = std::make_unique<FakeBatchExecutor>(FakeBatchExecutorOptions{.slots = slots});
-    server_ = std::make_unique<InProcessServer>(*executor_, options);
+    server_ = std::make_unique<InProcessServer>(*executor_, metrics_, options);
     channel_ = server_->Connect();
     stub_ = NormalizationService::NewStub(channel_);
   }
@@ -65,7 +65,7 @@ class LifecycleTest : public testing::Test {
   }
 
   std::string Scrape() {
-    return prometheus::TextSerializer().Serialize(server_->metrics().impl()->Collect());
+    return prometheus::TextSerializer().Serialize(metrics_.impl()->Collect());
   }
   bool Running(int count) {
     return Await([&] { return executor_->running() == count; });
@@ -77,6 +77,7 @@ class LifecycleTest : public testing::Test {
     return Await([&] { return server_->scheduler().Load().in_flight_requests == count; });
   }
 
+  Metrics metrics_{{"fake"}, BatchCloseReasonNames()};
   std::unique_ptr<FakeBatchExecutor> executor_;
   std::unique_ptr<InProcessServer> server_;
   std::shared_ptr<grpc::Channel> channel_;

@@ -1,6 +1,7 @@
 // A real server on a free port, with the executor of the test's choice.
 #pragma once
 
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <utility>
@@ -9,6 +10,7 @@
 #include "grpcpp/channel.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/security/credentials.h"
+
 #include "gtest/gtest.h"
 #include "server/observability/logging.h"
 #include "server/observability/metrics.h"
@@ -23,11 +25,12 @@ struct InProcessServerOptions {
   server::BatchingSchedulerOptions scheduler;
 };
 
-/// Ownership: borrows the executor.
+/// Ownership: borrows executor and metrics.
 class InProcessServer {
  public:
-  explicit InProcessServer(server::BatchExecutor& executor, InProcessServerOptions options = {})
-      : metrics_({executor.device_name()}, server::BatchCloseReasonNames()),
+  InProcessServer(server::BatchExecutor& executor, server::Metrics& metrics,
+                  const InProcessServerOptions& options = {})
+      : metrics_(metrics),
         log_({server::LogLevel::kError, server::LogFormat::kText}),
         scheduler_({&executor}, options.scheduler, server::Clock::Real(), metrics_) {
     server::ServerDescription description;
@@ -60,7 +63,7 @@ class InProcessServer {
   }
 
  private:
-  server::Metrics metrics_;
+  server::Metrics& metrics_;
   server::Logger log_;
   server::BatchingScheduler scheduler_;
   std::unique_ptr<server::GrpcServer> server_;
