@@ -46,13 +46,21 @@ struct ExecutionRecord {
   absl::Duration kernel_time;
 };
 
+/// Label values of build_info.
+struct BuildInfo {
+  std::string version;
+  std::string compiler;
+  std::string cuda_architectures;  // empty for a CPU-only build
+};
+
 /// Thread-safe. Labels are closed sets: op, direction, dtype, code, device, stage, reason,
 /// transport, way.
 class Metrics {
  public:
   /// `device_names`: the label values of `device`, e.g. {"cpu"}. `close_reasons`: those of
   /// batch_close_total.
-  Metrics(std::vector<std::string> device_names, std::vector<std::string> close_reasons);
+  Metrics(std::vector<std::string> device_names, std::vector<std::string> close_reasons,
+          BuildInfo build = {});
   ~Metrics();
   Metrics(const Metrics&) = delete;
   Metrics& operator=(const Metrics&) = delete;

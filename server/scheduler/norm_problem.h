@@ -87,9 +87,25 @@ int64_t TensorBytes(const NormProblem& problem, TensorRole role);
 /// Bytes of all inputs plus all outputs: what the problem must move, and what admission counts.
 int64_t ProblemBytes(const NormProblem& problem);
 
-/// Whether rows of this problem may share a launch with rows of another by concatenation: row-wise
-/// forward and BatchNorm inference in NHWC or [N, C], where each row's result is independent (the
-/// merging law, CONTRIBUTING.md).
+/// Whether this role is a parameter: given once per launch and shared by the rows of every job
+/// merged into it, so its bytes must be equal in all of them. The other inputs and outputs of a
+/// mergeable problem are concatenated.
+constexpr bool IsParameter(TensorRole role) {
+  return role == TensorRole::kWeight || role == TensorRole::kBias ||
+         role == TensorRole::kRunningMean || role == TensorRole::kRunningVar;
+}
+
+/// Bytes of the input parameters: what a merged launch reads once instead of once per job.
+int64_t ParameterBytes(const NormProblem& problem);
+
+/// A BatchNorm tensor whose last dimension is the channels: NHWC, and [N, C] in either layout. Its
+/// positions are rows.
+bool IsChannelsLast(const BatchNormShape& shape);
+
+/// Whether rows of this problem may share a launch with rows of another by concatenation, each
+/// row's result being independent (the merging law, CONTRIBUTING.md): row-wise forward, and
+/// BatchNorm inference that returns y alone. BatchNorm concatenates positions where channels are
+/// last, images of equal spatial size in NCHW.
 bool IsRowMergeable(const NormProblem& problem);
 
 }  // namespace norm::server

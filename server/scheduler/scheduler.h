@@ -21,12 +21,11 @@ class Scheduler {
   virtual ~Scheduler() = default;
 
   /// Takes the job on OK and will call its `done` exactly once; on any other status the job stays
-  /// with the caller
-  /// (`job` keeps its value) and `done` is not called. Never blocks.
+  /// with the caller (`job` keeps its value) and `done` is not called. Never blocks.
   ///
-  /// Errors: UNAVAILABLE (with a "norm.retry-after" payload, see RetryAfter) when the queue or the
-  /// byte budget is full, when draining, or when no device is healthy; RESOURCE_EXHAUSTED when the
-  /// job alone exceeds a limit; DEADLINE_EXCEEDED when its deadline has passed.
+  /// Errors: UNAVAILABLE (see RetryAfter) when the queue or the byte budget is full, when draining,
+  ///         or when no device is healthy; RESOURCE_EXHAUSTED when the job alone exceeds a limit;
+  ///         DEADLINE_EXCEEDED when its deadline has passed; CANCELLED when its caller has left.
   virtual absl::Status Submit(std::unique_ptr<Job>& job) = 0;
 
   /// Completes queued jobs whose deadline has passed or whose `cancelled` is set. Called by the

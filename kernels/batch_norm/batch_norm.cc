@@ -1,0 +1,126 @@
+#include "norm/kernels/batch_norm.h"
+
+#include <cmath>
+
+#include "validation/argument_checks.h"
+
+namespace norm {
+namespace {
+
+using internal::CheckAbsent;
+using internal::CheckAliasing;
+using internal::CheckAtLeast;
+using internal::CheckDTypes;
+using internal::CheckEps;
+using internal::CheckOptional;
+using internal::CheckRequired;
+using internal::CheckTensorBytes;
+using internal::CheckTogether;
+using internal::InvalidArgument;
+using internal::TensorArgument;
+
+Status CheckShape(const BatchNormShape& shape, DType dtype, BatchNormMode mode) {
+  NORM_RETURN_IF_ERROR(CheckAtLeast("batch", shape.batch, 0));
+  NORM_RETURN_IF_ERROR(CheckAtLeast("channels", shape.channels, 1));
+  NORM_RETURN_IF_ERROR(CheckAtLeast("spatial", shape.spatial, 0));
+  NORM_RETURN_IF_ERROR(CheckTensorBytes({shape.batch, shape.channels, shape.spatial}, dtype));
+  NORM_RETURN_IF_ERROR(CheckTensorBytes({shape.channels}, DType::kF64));
+  if (mode == BatchNormMode::kTraining && shape.batch == 1 && shape.spatial == 1) {
+    return InvalidArgument(
+        "training needs at least 2 values per channel, but batch * spatial is 1 * 1");
+  }
+  return Status();
+}
+
+int64_t Elements(const BatchNormShape& shape) {
+  return shape.batch == 0 || shape.spatial == 0 ? 0 : shape.batch * shape.channels * shape.spatial;
+}
+
+}  // namespace
+
+Status Validate(const BatchNormForwardArgs& args) {
+  NORM_RETURN_IF_ERROR(CheckDTypes(args.dtype, args.weight_dtype));
+  NORM_RETURN_IF_ERROR(CheckShape(args.shape, args.dtype, args.mode));
+  NORM_RETURN_IF_ERROR(CheckEps(args.eps));
+  if (!(args.momentum >= 0.0 && args.momentum <= 1.0)) {
+    return InvalidArgument("momentum %g must be in [0, 1]", args.momentum);
+  }
+
+  const int64_t elements = Elements(args.shape);
+  const int64_t channels = args.shape.channels;
+  const DType statistics = StatisticsDType(args.dtype);
+  const TensorArgument x = {"x", args.x, elements, args.dtype};
+  const TensorArgument weight = {"weight", args.weight, channels, args.weight_dtype};
+  const TensorArgument bias = {"bias", args.bias, channels, args.weight_dtype};
+  const TensorArgument running_mean = {"running_mean", args.running_mean, channels, statistics};
+  const TensorArgument running_var = {"running_var", args.running_var, channels, statistics};
+  const TensorArgument y = {"y", args.y, elements, args.dtype};
+  const TensorArgument mean = {"mean", args.mean, channels, statistics};
+  const TensorArgument rstd = {"rstd", args.rstd, channels, statistics};
+  const TensorArgument new_running_mean = {"new_running_mean", args.new_running_mean, channels,
+                                           statistics};
+  const TensorArgument new_running_var = {"new_running_var", args.new_running_var, channels,
+                                          statistics};
+  NORM_RETURN_IF_ERROR(CheckRequired(x));
+  NORM_RETURN_IF_ERROR(CheckRequired(y));
+  for (const TensorArgument& optional : {weight, bias, mean, rstd}) {
+    NORM_RETURN_IF_ERROR(CheckOptional(optional));
+  }
+  if (args.mode == BatchNormMode::kTraining) {
+    NORM_RETURN_IF_ERROR(CheckTogether(running_mean, running_var));
+    NORM_RETURN_IF_ERROR(CheckTogether(running_mean, new_running_mean));
+    NORM_RETURN_IF_ERROR(CheckTogether(running_var, new_running_var));
+  } else {
+    NORM_RETURN_IF_ERROR(CheckRequired(running_mean));
+    NORM_RETURN_IF_ERROR(CheckRequired(running_var));
+    constexpr const char* kRule = "inference computes no batch statistics";
+    NORM_RETURN_IF_ERROR(CheckAbsent("mean", args.mean, kRule));
+    NORM_RETURN_IF_ERROR(CheckAbsent("new_running_mean", args.new_running_mean, kRule));
+    NORM_RETURN_IF_ERROR(CheckAbsent("new_running_var", args.new_running_var, kRule));
+  }
+  return CheckAliasing({x, weight, bias, running_mean, running_var},
+                       {{y, {args.x}},
+                        {mean, {}},
+                        {rstd, {}},
+                        {new_running_mean, {args.running_mean}},
+                        {new_running_var, {args.running_var}}});
+}
+
+Status Validate(const BatchNormBackwardArgs& args) {
+  NORM_RETURN_IF_ERROR(CheckDTypes(args.dtype, args.weight_dtype));
+  NORM_RETURN_IF_ERROR(CheckShape(args.shape, args.dtype, args.mode));
+  NORM_RETURN_IF_ERROR(CheckEps(args.eps));
+
+  const int64_t elements = Elements(args.shape);
+  const int64_t channels = args.shape.channels;
+  const DType statistics = StatisticsDType(args.dtype);
+  const TensorArgument dy = {"dy", args.dy, elements, args.dtype};
+  const TensorArgument x = {"x", args.x, elements, args.dtype};
+  const TensorArgument weight = {"weight", args.weight, channels, args.weight_dtype};
+  const TensorArgument mean = {"mean", args.mean, channels, statistics};
+  const TensorArgument rstd = {"rstd", args.rstd, channels, statistics};
+  const TensorArgument running_var = {"running_var", args.running_var, channels, statistics};
+  const TensorArgument dx = {"dx", args.dx, elements, args.dtype};
+  const TensorArgument dweight = {"dweight", args.dweight, channels, args.weight_dtype};
+  const TensorArgument dbias = {"dbias", args.dbias, channels, args.weight_dtype};
+  NORM_RETURN_IF_ERROR(CheckRequired(dy));
+  NORM_RETURN_IF_ERROR(CheckRequired(x));
+  NORM_RETURN_IF_ERROR(CheckRequired(dx));
+  for (const TensorArgument& optional : {weight, dweight, dbias}) {
+    NORM_RETURN_IF_ERROR(CheckOptional(optional));
+  }
+  if (args.mode == BatchNormMode::kTraining) {
+    NORM_RETURN_IF_ERROR(CheckTogether(mean, rstd));
+    NORM_RETURN_IF_ERROR(
+        CheckAbsent("running_var", args.running_var, "training uses the statistics of the batch"));
+  } else {
+    NORM_RETURN_IF_ERROR(CheckRequired(mean));
+    NORM_RETURN_IF_ERROR(CheckRequired(running_var));
+    NORM_RETURN_IF_ERROR(
+        CheckAbsent("rstd", args.rstd, "inference computes it from running_var and eps"));
+  }
+  return CheckAliasing({dy, x, weight, mean, rstd, running_var},
+                       {{dx, {args.dy, args.x}}, {dweight, {}}, {dbias, {}}});
+}
+
+}  // namespace norm

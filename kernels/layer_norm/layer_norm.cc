@@ -1,0 +1,35 @@
+#include "norm/kernels/layer_norm.h"
+
+#include "row_norm/row_norm.h"
+#include "row_norm/row_norm_cpu.h"
+
+namespace norm {
+
+Status Validate(const LayerNormForwardArgs& args) {
+  return internal::Validate(internal::ToRowNorm(args));
+}
+
+Status Validate(const LayerNormBackwardArgs& args) {
+  return internal::Validate(internal::ToRowNorm(args));
+}
+
+namespace cpu {
+
+Status LayerNormForward(const LayerNormForwardArgs& args, Workspace workspace,
+                        ThreadPool& threads) {
+  return internal::RowNormForwardCpu(internal::ToRowNorm(args), threads);
+}
+
+size_t LayerNormForwardWorkspaceBytes(const LayerNormForwardArgs& args) { return 0; }
+
+Status LayerNormBackward(const LayerNormBackwardArgs& args, Workspace workspace,
+                         ThreadPool& threads) {
+  return internal::RowNormBackwardCpu(internal::ToRowNorm(args), workspace, threads);
+}
+
+size_t LayerNormBackwardWorkspaceBytes(const LayerNormBackwardArgs& args) {
+  return internal::RowNormBackwardCpuWorkspaceBytes(internal::ToRowNorm(args));
+}
+
+}  // namespace cpu
+}  // namespace norm

@@ -1,0 +1,33 @@
+#include "norm/kernels/rms_norm.h"
+
+#include "row_norm/row_norm.h"
+#include "row_norm/row_norm_cpu.h"
+
+namespace norm {
+
+Status Validate(const RmsNormForwardArgs& args) {
+  return internal::Validate(internal::ToRowNorm(args));
+}
+
+Status Validate(const RmsNormBackwardArgs& args) {
+  return internal::Validate(internal::ToRowNorm(args));
+}
+
+namespace cpu {
+
+Status RmsNormForward(const RmsNormForwardArgs& args, Workspace workspace, ThreadPool& threads) {
+  return internal::RowNormForwardCpu(internal::ToRowNorm(args), threads);
+}
+
+size_t RmsNormForwardWorkspaceBytes(const RmsNormForwardArgs& args) { return 0; }
+
+Status RmsNormBackward(const RmsNormBackwardArgs& args, Workspace workspace, ThreadPool& threads) {
+  return internal::RowNormBackwardCpu(internal::ToRowNorm(args), workspace, threads);
+}
+
+size_t RmsNormBackwardWorkspaceBytes(const RmsNormBackwardArgs& args) {
+  return internal::RowNormBackwardCpuWorkspaceBytes(internal::ToRowNorm(args));
+}
+
+}  // namespace cpu
+}  // namespace norm

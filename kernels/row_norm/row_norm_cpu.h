@@ -1,0 +1,19 @@
+// RMSNorm and LayerNorm on host memory: the internal entry points behind the public cpu::
+// functions.
+#pragma once
+
+#include "norm/kernels/thread_pool.h"
+#include "norm/kernels/workspace.h"
+#include "row_norm/row_norm.h"
+
+namespace norm::internal {
+
+/// Arithmetic is in f64 for every dtype, rounded once per output: sums neither overflow nor stall,
+/// and rows with large means or tiny spreads keep full precision. Needs no workspace.
+Status RowNormForwardCpu(const RowNormForwardArgs& args, ThreadPool& threads);
+
+Status RowNormBackwardCpu(const RowNormBackwardArgs& args, Workspace workspace,
+                          ThreadPool& threads);
+size_t RowNormBackwardCpuWorkspaceBytes(const RowNormBackwardArgs& args);
+
+}  // namespace norm::internal

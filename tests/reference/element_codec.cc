@@ -1,0 +1,123 @@
+#include "tests/reference/element_codec.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+namespace norm::reference {
+namespace {
+
+/// A binary floating-point layout: sign, exponent, fraction.
+struct Layout {
+  int fraction_bits;
+  int exponent_bits;
+
+  int bias() const { return (1 << (exponent_bits - 1)) - 1; }
+  /// Exponent of the smallest subnormal.
+  int min_quantum_exponent() const { return 1 - bias() - fraction_bits; }
+};
+
+Layout LayoutOf(Format format) {
+  switch (format) {
+    case Format::kF32:
+      return {23, 8};
+    case Format::kF16:
+      return {10, 5};
+    case Format::kBF16:
+      return {7, 8};
+    case Format::kF64:
+      return {52, 11};
+  }
+  return {};
+}
+
+int QuantumExponent(const Layout& layout, double value) {
+  if (value == 0.0) {
+    return layout.min_quantum_exponent();
+  }
+  return std::max(std::ilogb(value) - layout.fraction_bits, layout.min_quantum_exponent());
+}
+
+}  // namespace
+
+size_t FormatSize(Format format) {
+  const Layout layout = LayoutOf(format);
+  return static_cast<size_t>(1 + layout.exponent_bits + layout.fraction_bits) / 8;
+}
+
+double DecodeBits(Format format, uint64_t bits) {
+  if (format == Format::kF64) {
+    return std::bit_cast<double>(bits);
+  }
+  const Layout layout = LayoutOf(format);
+  const int width = 1 + layout.exponent_bits + layout.fraction_bits;
+  const double sign = ((bits >> (width - 1)) & 1) != 0 ? -1.0 : 1.0;
+  const int max_exponent = (1 << layout.exponent_bits) - 1;
+  const int exponent = static_cast<int>(bits >> layout.fraction_bits) & max_exponent;
+  const uint64_t fraction = bits & ((uint64_t{1} << layout.fraction_bits) - 1);
+  if (exponent == max_exponent) {
+    return fraction != 0 ? std::numeric_limits<double>::quiet_NaN()
+                         : sign * std::numeric_limits<double>::infinity();
+  }
+  if (exponent == 0) {
+    return sign * std::ldexp(static_cast<double>(fraction), layout.min_quantum_exponent());
+  }
+  const double significand = static_cast<double>(fraction + (uint64_t{1} << layout.fraction_bits));
+  return sign * std::ldexp(significand, exponent - layout.bias() - layout.fraction_bits);
+}
+
+uint64_t EncodeBits(Format format, double value) {
+  if (format == Format::kF64) {
+    return std::bit_cast<uint64_t>(value);
+  }
+  const Layout layout = LayoutOf(format);
+  const int width = 1 + layout.exponent_bits + layout.fraction_bits;
+  const uint64_t sign = std::signbit(value) ? uint64_t{1} << (width - 1) : 0;
+  const uint64_t infinity = ((uint64_t{1} << layout.exponent_bits) - 1) << layout.fraction_bits;
+  if (std::isnan(value)) {
+    return sign | infinity | (uint64_t{1} << (layout.fraction_bits - 1));
+  }
+  if (std::isinf(value)) {
+    return sign | infinity;
+  }
+  const int quantum = QuantumExponent(layout, value);
+  // Ties to even is the default rounding mode; the scaling is exact.
+  const double units = std::nearbyint(std::ldexp(std::fabs(value), -quantum));
+  // A carry into the next binade continues into the exponent field, since the fields are adjacent.
+  const uint64_t above_subnormal = static_cast<uint64_t>(quantum - layout.min_quantum_exponent())
+                                   << layout.fraction_bits;
+  return sign | std::min(above_subnormal + static_cast<uint64_t>(units), infinity);
+}
+
+std::vector<double> Decode(Format format, std::span<const std::byte> bytes) {
+  const size_t size = FormatSize(format);
+  std::vector<double> values(bytes.size() / size);
+  for (size_t i = 0; i < values.size(); ++i) {
+    uint64_t bits = 0;
+    std::memcpy(&bits, bytes.data() + i * size, size);
+    values[i] = DecodeBits(format, bits);
+  }
+  return values;
+}
+
+std::vector<std::byte> Encode(Format format, std::span<const double> values) {
+  const size_t size = FormatSize(format);
+  std::vector<std::byte> bytes(values.size() * size);
+  for (size_t i = 0; i < values.size(); ++i) {
+    const uint64_t bits = EncodeBits(format, values[i]);
+    std::memcpy(bytes.data() + i * size, &bits, size);
+  }
+  return bytes;
+}
+
+double RoundTo(Format format, double value) {
+  return DecodeBits(format, EncodeBits(format, value));
+}
+
+double Ulp(Format format, double value) {
+  return std::ldexp(1.0, QuantumExponent(LayoutOf(format), value));
+}
+
+}  // namespace norm::reference
