@@ -123,12 +123,15 @@ absl::StatusOr<Comparison> Compare(const Tensor& result, const Tensor& golden,
     const bool equal =
         actual[i] == expected[i] || (std::isnan(actual[i]) && std::isnan(expected[i]));
     if (equal) continue;
-    const bool finite = std::isfinite(actual[i]) && std::isfinite(expected[i]);
-    const double error = finite ? std::fabs(actual[i] - expected[i]) : HUGE_VAL;
-    const double allowed =
-        tolerance.relative * (*scales)[i] +
-        (finite ? tolerance.ulps * UnitInLastPlace(expected[i], precision) : 0.0);
-    const double share = allowed > 0 ? error / allowed : HUGE_VAL;
+    // NaN or infinity on one side only: no tolerance covers it.
+    double error = HUGE_VAL;
+    double share = HUGE_VAL;
+    if (std::isfinite(actual[i]) && std::isfinite(expected[i])) {
+      error = std::fabs(actual[i] - expected[i]);
+      const double allowed = tolerance.relative * (*scales)[i] +
+                             tolerance.ulps * UnitInLastPlace(expected[i], precision);
+      if (allowed > 0) share = error / allowed;
+    }
     comparison.max_error = std::max(comparison.max_error, error);
     comparison.max_used_share = std::max(comparison.max_used_share, share);
     if (share > 1.0 && comparison.mismatches++ == 0)
