@@ -94,7 +94,7 @@ int Run(const ServerConfig& config, ShutdownSignals& signals) {
   const Logger log(config.log);
   absl::StatusOr<FoundDevices> found = FindDevices(config.device);
   if (!found.ok()) return Fail(kExitFailed, found.status());
-  for (const std::string& note : found->notes) log.Warning("device", {{"note", note}});
+  for (const std::string& note : found->notes) log.Info("device", {{"note", note}});
 
   std::vector<std::string> names;
   for (const DeviceFacts& device : found->devices) names.push_back(device.name);
