@@ -1,0 +1,89 @@
+#include "tests/support/cpu_runner.h"
+
+#include <cstdlib>
+#include <cstring>
+
+namespace norm::testing {
+namespace {
+
+/// Selects the cpu:: functions by argument type.
+struct ForwardOrBackward {
+  static size_t Bytes(const RmsNormForwardArgs& a) { return cpu::RmsNormForwardWorkspaceBytes(a); }
+  static size_t Bytes(const RmsNormBackwardArgs& a) {
+    return cpu::RmsNormBackwardWorkspaceBytes(a);
+  }
+  static size_t Bytes(const LayerNormForwardArgs& a) {
+    return cpu::LayerNormForwardWorkspaceBytes(a);
+  }
+  static size_t Bytes(const LayerNormBackwardArgs& a) {
+    return cpu::LayerNormBackwardWorkspaceBytes(a);
+  }
+  static size_t Bytes(const BatchNormForwardArgs& a) {
+    return cpu::BatchNormForwardWorkspaceBytes(a);
+  }
+  static size_t Bytes(const BatchNormBackwardArgs& a) {
+    return cpu::BatchNormBackwardWorkspaceBytes(a);
+  }
+
+  static Status Call(const RmsNormForwardArgs& a, Workspace w, ThreadPool& t) {
+    return cpu::RmsNormForward(a, w, t);
+  }
+  static Status Call(const RmsNormBackwardArgs& a, Workspace w, ThreadPool& t) {
+    return cpu::RmsNormBackward(a, w, t);
+  }
+  static Status Call(const LayerNormForwardArgs& a, Workspace w, ThreadPool& t) {
+    return cpu::LayerNormForward(a, w, t);
+  }
+  static Status Call(const LayerNormBackwardArgs& a, Workspace w, ThreadPool& t) {
+    return cpu::LayerNormBackward(a, w, t);
+  }
+  static Status Call(const BatchNormForwardArgs& a, Workspace w, ThreadPool& t) {
+    return cpu::BatchNormForward(a, w, t);
+  }
+  static Status Call(const BatchNormBackwardArgs& a, Workspace w, ThreadPool& t) {
+    return cpu::BatchNormBackward(a, w, t);
+  }
+};
+
+class CpuRunner : public NormRunner {
+ public:
+  explicit CpuRunner(int threads) : threads_(threads) {}
+
+  std::string name() const override { return "cpu"; }
+
+ protected:
+  void* Allocate(size_t bytes) override {
+    return std::aligned_alloc(256, (bytes + 255) / 256 * 256);
+  }
+  void Free(void* data) override { std::free(data); }
+  void CopyIn(void* to, const void* host_from, size_t bytes) override {
+    Copy(to, host_from, bytes);
+  }
+  void CopyOut(void* host_to, const void* from, size_t bytes) override {
+    Copy(host_to, from, bytes);
+  }
+  size_t WorkspaceBytes(const NormCall& call) override {
+    return std::visit([](const auto& args) { return ForwardOrBackward::Bytes(args); }, call);
+  }
+  Status Execute(const NormCall& call, Workspace workspace) override {
+    return std::visit(
+        [&](const auto& args) { return ForwardOrBackward::Call(args, workspace, threads_); }, call);
+  }
+
+ private:
+  static void Copy(void* to, const void* from, size_t bytes) {
+    if (bytes > 0) {
+      std::memcpy(to, from, bytes);
+    }
+  }
+
+  ThreadPool threads_;
+};
+
+}  // namespace
+
+std::unique_ptr<NormRunner> MakeCpuRunner(int threads) {
+  return std::make_unique<CpuRunner>(threads);
+}
+
+}  // namespace norm::testing

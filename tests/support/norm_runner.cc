@@ -1,0 +1,220 @@
+#include "tests/support/norm_runner.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <type_traits>
+
+namespace norm::testing {
+namespace {
+
+constexpr size_t kGuardBytes = 256;
+constexpr std::byte kGuard{
+    0xA5};  // four of them are a finite f32, two a finite f16: visible in any output
+
+struct FieldSizes {
+  size_t tensor;      // elements of x
+  size_t parameters;  // elements of weight
+  size_t statistics;  // elements of mean
+  DType dtype;
+  DType weight_dtype;
+};
+
+class FieldCollector {
+ public:
+  explicit FieldCollector(FieldSizes sizes) : sizes_(sizes) {}
+
+  void Tensors(const char* name, const void*& field) {
+    Add(name, &field, sizes_.tensor, sizes_.dtype);
+  }
+  void Tensors(const char* name, void*& field) { Add(name, &field, sizes_.tensor, sizes_.dtype); }
+  template <typename Pointer>
+  void Parameters(const char* name, Pointer& field) {
+    Add(name, &field, sizes_.parameters, sizes_.weight_dtype);
+  }
+  template <typename Pointer>
+  void Statistics(const char* name, Pointer& field) {
+    Add(name, &field, sizes_.statistics, StatisticsDType(sizes_.dtype));
+  }
+
+  std::vector<TensorField> Take() { return std::move(fields_); }
+
+ private:
+  void Add(const char* name, const void** field, size_t elements, DType dtype) {
+    if (*field != nullptr) {
+      fields_.push_back({name, field, nullptr, elements * DTypeSize(dtype), DTypeSize(dtype)});
+    }
+  }
+  void Add(const char* name, void** field, size_t elements, DType dtype) {
+    if (*field != nullptr) {
+      fields_.push_back({name, nullptr, field, elements * DTypeSize(dtype), DTypeSize(dtype)});
+    }
+  }
+
+  FieldSizes sizes_;
+  std::vector<TensorField> fields_;
+};
+
+template <typename Args>
+FieldSizes SizesOf(const Args& args) {
+  if constexpr (std::is_same_v<Args, BatchNormForwardArgs> ||
+                std::is_same_v<Args, BatchNormBackwardArgs>) {
+    const size_t channels = static_cast<size_t>(args.shape.channels);
+    return {static_cast<size_t>(args.shape.batch * args.shape.spatial) * channels, channels,
+            channels, args.dtype, args.weight_dtype};
+  } else {
+    return {static_cast<size_t>(args.rows * args.hidden_size),
+            static_cast<size_t>(args.hidden_size), static_cast<size_t>(args.rows), args.dtype,
+            args.weight_dtype};
+  }
+}
+
+template <typename Args>
+std::vector<TensorField> Collect(Args& args) {
+  FieldCollector fields(SizesOf(args));
+  fields.Tensors("x", args.x);
+  fields.Parameters("weight", args.weight);
+  if constexpr (requires { args.residual; }) {
+    fields.Tensors("residual", args.residual);
+    fields.Tensors("residual_sum", args.residual_sum);
+  }
+  if constexpr (requires { args.bias; }) {
+    fields.Parameters("bias", args.bias);
+  }
+  if constexpr (requires { args.running_mean; }) {
+    fields.Statistics("running_mean", args.running_mean);
+    fields.Statistics("new_running_mean", args.new_running_mean);
+    fields.Statistics("new_running_var", args.new_running_var);
+  }
+  if constexpr (requires { args.running_var; }) {
+    fields.Statistics("running_var", args.running_var);
+  }
+  if constexpr (requires { args.y; }) {
+    fields.Tensors("y", args.y);
+  }
+  if constexpr (requires { args.mean; }) {
+    fields.Statistics("mean", args.mean);
+  }
+  if constexpr (requires { args.rstd; }) {
+    fields.Statistics("rstd", args.rstd);
+  }
+  if constexpr (requires { args.dy; }) {
+    fields.Tensors("dy", args.dy);
+    fields.Tensors("dx", args.dx);
+    fields.Parameters("dweight", args.dweight);
+  }
+  if constexpr (requires { args.dbias; }) {
+    fields.Parameters("dbias", args.dbias);
+  }
+  if constexpr (requires { args.dresidual_sum; }) {
+    fields.Tensors("dresidual_sum", args.dresidual_sum);
+  }
+  return fields.Take();
+}
+
+}  // namespace
+
+std::vector<TensorField> TensorFields(NormCall& call) {
+  return std::visit([](auto& args) { return Collect(args); }, call);
+}
+
+/// Backend memory for one tensor between two guards.
+class NormRunner::GuardedBlock {
+ public:
+  GuardedBlock(NormRunner& runner, size_t bytes, size_t misaligned_bytes)
+      : runner_(runner),
+        begin_(kGuardBytes + misaligned_bytes),
+        bytes_(bytes),
+        total_(begin_ + bytes + kGuardBytes),
+        base_(static_cast<std::byte*>(runner.Allocate(total_))) {
+    const std::vector<std::byte> fill(total_, kGuard);
+    runner_.CopyIn(base_, fill.data(), total_);
+  }
+  ~GuardedBlock() { runner_.Free(base_); }
+  GuardedBlock(const GuardedBlock&) = delete;
+  GuardedBlock& operator=(const GuardedBlock&) = delete;
+
+  std::byte* data() const { return base_ + begin_; }
+
+  /// The content, after checking the guards.
+  std::vector<std::byte> Read(const char* name) const {
+    std::vector<std::byte> all(total_);
+    runner_.CopyOut(all.data(), base_, total_);
+    const auto content = all.begin() + static_cast<std::ptrdiff_t>(begin_);
+    const auto content_end = content + static_cast<std::ptrdiff_t>(bytes_);
+    const auto changed = [](std::byte byte) { return byte != kGuard; };
+    if (const auto at = std::find_if(all.begin(), content, changed); at != content) {
+      ADD_FAILURE() << name << ": a byte " << content - at << " before the tensor was overwritten";
+    }
+    if (const auto at = std::find_if(content_end, all.end(), changed); at != all.end()) {
+      ADD_FAILURE() << name << ": byte " << at - content_end
+                    << " past the end of the tensor was overwritten";
+    }
+    return std::vector<std::byte>(content, content_end);
+  }
+
+ private:
+  NormRunner& runner_;
+  size_t begin_;
+  size_t bytes_;
+  size_t total_;
+  std::byte* base_;
+};
+
+Status NormRunner::Run(const NormCall& host_call, Placement placement) {
+  struct Mapping {
+    TensorField field;
+    const void* host;
+    GuardedBlock* block;
+  };
+  NormCall call = host_call;
+  std::vector<std::unique_ptr<GuardedBlock>> blocks;
+  std::vector<Mapping> mappings;
+  for (const TensorField& field : TensorFields(call)) {
+    const void* host = field.input != nullptr ? *field.input : *field.output;
+    const auto same = std::find_if(mappings.begin(), mappings.end(),
+                                   [&](const Mapping& mapping) { return mapping.host == host; });
+    GuardedBlock* block = nullptr;
+    if (same != mappings.end()) {
+      block = same->block;
+    } else {
+      blocks.push_back(std::make_unique<GuardedBlock>(
+          *this, field.bytes, placement.misaligned_elements * field.element_bytes));
+      block = blocks.back().get();
+    }
+    if (field.input != nullptr) {
+      CopyIn(block->data(), host, field.bytes);
+      *field.input = block->data();
+    } else {
+      *field.output = block->data();
+    }
+    mappings.push_back({field, host, block});
+  }
+
+  const size_t workspace_bytes = WorkspaceBytes(call);
+  GuardedBlock workspace(*this, workspace_bytes, 0);
+  Status status = Execute(call, {workspace.data(), workspace_bytes});
+  workspace.Read("workspace");
+
+  for (const Mapping& mapping : mappings) {
+    const std::vector<std::byte> content = mapping.block->Read(mapping.field.name);
+    if (mapping.field.output != nullptr) {
+      if (status.ok() && !content.empty()) {
+        std::memcpy(const_cast<void*>(mapping.host), content.data(), content.size());
+      }
+      continue;
+    }
+    const bool replaced = std::any_of(mappings.begin(), mappings.end(), [&](const Mapping& other) {
+      return other.block == mapping.block && other.field.output != nullptr;
+    });
+    if (!replaced && !content.empty() &&
+        std::memcmp(content.data(), mapping.host, content.size()) != 0) {
+      ADD_FAILURE() << mapping.field.name << " is an input, but was changed";
+    }
+  }
+  return status;
+}
+
+}  // namespace norm::testing

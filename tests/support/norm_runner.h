@@ -1,0 +1,65 @@
+// Runs one call of the kernels library on some backend, from and to host memory, and watches what
+// it touches.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "norm/kernels/batch_norm.h"
+#include "norm/kernels/layer_norm.h"
+#include "norm/kernels/rms_norm.h"
+
+namespace norm::testing {
+
+/// Arguments of any op, with host pointers.
+using NormCall = std::variant<RmsNormForwardArgs, RmsNormBackwardArgs, LayerNormForwardArgs,
+                              LayerNormBackwardArgs, BatchNormForwardArgs, BatchNormBackwardArgs>;
+
+/// One pointer field of a NormCall.
+struct TensorField {
+  const char* name;
+  const void** input;  // the field, if it is an input
+  void** output;       // the field, if it is an output
+  size_t bytes;
+  size_t element_bytes;
+};
+
+/// Every pointer field of `call` that is not null. Borrows `call`.
+std::vector<TensorField> TensorFields(NormCall& call);
+
+/// Where the backend's copies of the tensors lie: this many elements past a 256-byte boundary.
+struct Placement {
+  size_t misaligned_elements = 0;
+};
+
+/// A backend under test. Implementations supply memory and the calls; Run does the rest.
+class NormRunner {
+ public:
+  virtual ~NormRunner() = default;
+
+  /// Copies the tensors to guarded backend memory, runs the call, copies the outputs back. Fields
+  /// with equal host addresses share their memory there, too. A changed guard byte or a changed
+  /// input is a test failure that names the tensor.
+  Status Run(const NormCall& host_call, Placement placement = {});
+
+  /// "cpu", "cuda".
+  virtual std::string name() const = 0;
+
+ protected:
+  /// Backend memory, aligned to 256 bytes.
+  virtual void* Allocate(size_t bytes) = 0;
+  virtual void Free(void* data) = 0;
+  virtual void CopyIn(void* to, const void* host_from, size_t bytes) = 0;
+  virtual void CopyOut(void* host_to, const void* from, size_t bytes) = 0;
+  /// `call` has backend pointers.
+  virtual size_t WorkspaceBytes(const NormCall& call) = 0;
+  /// Returns when the work is complete.
+  virtual Status Execute(const NormCall& call, Workspace workspace) = 0;
+
+ private:
+  class GuardedBlock;
+};
+
+}  // namespace norm::testing
