@@ -44,7 +44,7 @@ StreamRequest ToStream(uint64_t id, const CheckedRequest& checked) {
 }
 
 ::testing::AssertionResult CheckResponse(const CheckedRequest& checked,
-                                       const StreamResponse& response) {
+                                         const StreamResponse& response) {
   if (response.status().code() != 0) {
     return ::testing::AssertionFailure() << checked.label() << ": " << response.status().message();
   }
