@@ -19,9 +19,9 @@ __device__ inline double ReciprocalDeviation(double variance, double eps) {
 
 /// Count, mean and sum of squared deviations of a set of values.
 struct Moments {
-  double count = 0.0;
-  double mean = 0.0;
-  double m2 = 0.0;
+  double count;
+  double mean;
+  double m2;
 
   /// Adds another set (Chan, Golub, LeVeque 1979). Exact counts; order of merging is the caller's
   /// and fixed.

@@ -25,6 +25,33 @@ struct RowStats {
   C rstd = 0;
 };
 
+/// What the row subtracts from its gradients: mean(g), as a pair since dx is what is left of g, and
+/// mean(g * h).
+template <typename C>
+struct RowMeans {
+  C g = 0;
+  C g_low = 0;
+  C gh = 0;
+};
+
+/// From the sums of g * d, g and d, where d is the centred x as far as it is known: d's own mean is
+/// what a rounded mean left, and is taken off here.
+template <RowKind kKind, typename C, int K>
+__device__ RowMeans<C> FinishRow(const double (&totals)[K], double share, RowStats<C>& stats) {
+  RowMeans<C> means;
+  double mean_gd = totals[0] * share;
+  if constexpr (kKind == RowKind::kLayer) {
+    const double mean_g = totals[1] * share;
+    const double correction = totals[2] * share;
+    mean_gd -= correction * mean_g;
+    means.g = static_cast<C>(mean_g);
+    means.g_low = static_cast<C>(mean_g - static_cast<double>(means.g));
+    stats.mean_correction += static_cast<C>(correction);
+  }
+  means.gh = static_cast<C>(mean_gd) * stats.rstd;
+  return means;
+}
+
 template <RowKind kKind, typename C>
 __device__ C Centred(C x, const RowStats<C>& stats) {
   return kKind == RowKind::kLayer ? (x - stats.mean) - stats.mean_correction : x;
@@ -49,7 +76,7 @@ template <typename Pair, RowKind kKind, int V, typename C>
 __device__ void StoreInputGradient(const RowBackwardParams& p, int64_t offset, int64_t column,
                                    const Granule<typename Pair::Activation, V>& x,
                                    const Granule<typename Pair::Activation, V>& dy,
-                                   const RowStats<C>& stats, C mean_g, C mean_gh) {
+                                   const RowStats<C>& stats, const RowMeans<C>& means) {
   using X = typename Pair::Activation;
   C scale[V];
   LoadScale<Pair, V>(p, column, scale);
@@ -63,8 +90,8 @@ __device__ void StoreInputGradient(const RowBackwardParams& p, int64_t offset, i
   for (int i = 0; i < V; ++i) {
     const C h = Centred<kKind>(x.Wide(i), stats) * stats.rstd;
     C gradient = dy.Wide(i) * scale[i];
-    if (kKind == RowKind::kLayer) gradient -= mean_g;
-    gradient = fma(-h, mean_gh, gradient) * stats.rstd;
+    if (kKind == RowKind::kLayer) gradient = (gradient - means.g) - means.g_low;
+    gradient = fma(-h, means.gh, gradient) * stats.rstd;
     if (p.dresidual_sum != nullptr) gradient += dresidual.Wide(i);
     dx.values[i] = Element<X>::Narrow(gradient);
   }
@@ -120,10 +147,10 @@ __global__ void __launch_bounds__(Row::kSharesBlock ? kWarpRowThreads : kMaxBloc
   using C = ComputeOf<X>;
   constexpr int kGranules = kElements / V;
   __shared__ typename Row::template Scratch<C> scratch;
-  Row owner(scratch);
+  Row owner;
   ColumnSums<C, kElements, kParameterGradients> sums;
   const int hidden_size = static_cast<int>(p.hidden_size);
-  const C count = static_cast<C>(hidden_size);
+  const double share = 1.0 / static_cast<double>(hidden_size);
   const auto* x_data = static_cast<const StorageOf<X>*>(p.x);
   const auto* dy_data = static_cast<const StorageOf<X>*>(p.dy);
 
@@ -156,8 +183,9 @@ __global__ void __launch_bounds__(Row::kSharesBlock ? kWarpRowThreads : kMaxBloc
 #pragma unroll
           for (int i = 0; i < V; ++i) sum[0] += x[g].Wide(i);
         }
-        owner.Sum(sum, scratch);
-        stats.mean = sum[0] / count;
+        double total[1];
+        owner.template Sum<C>(sum, total, scratch);
+        stats.mean = static_cast<C>(total[0] * share);
         C deviation[1] = {C(0)};
 #pragma unroll
         for (int g = 0; g < kGranules; ++g) {
@@ -166,8 +194,8 @@ __global__ void __launch_bounds__(Row::kSharesBlock ? kWarpRowThreads : kMaxBloc
             for (int i = 0; i < V; ++i) deviation[0] += x[g].Wide(i) - stats.mean;
           }
         }
-        owner.Sum(deviation, scratch);
-        stats.mean_correction = deviation[0] / count;
+        owner.template Sum<C>(deviation, total, scratch);
+        stats.mean_correction = static_cast<C>(total[0] * share);
       }
       C squares[1] = {C(0)};
 #pragma unroll
@@ -180,12 +208,14 @@ __global__ void __launch_bounds__(Row::kSharesBlock ? kWarpRowThreads : kMaxBloc
           }
         }
       }
-      owner.Sum(squares, scratch);
-      stats.rstd = ReciprocalDeviation(squares[0] / count, p.eps);
+      double total[1];
+      owner.template Sum<C>(squares, total, scratch);
+      stats.rstd = ReciprocalDeviation(static_cast<C>(total[0] * share), p.eps);
     }
 
     // g * d, g and d, where d = x - mean as far as it is known before the correction below.
-    C reduced[kKind == RowKind::kLayer ? 3 : 1] = {};
+    constexpr int kSums = kKind == RowKind::kLayer ? 3 : 1;
+    C reduced[kSums] = {};
 #pragma unroll
     for (int g = 0; g < kGranules; ++g) {
       const int column = (g * owner.threads() + owner.thread()) * V;
@@ -204,16 +234,9 @@ __global__ void __launch_bounds__(Row::kSharesBlock ? kWarpRowThreads : kMaxBloc
         }
       }
     }
-    owner.Sum(reduced, scratch);
-    C mean_g = 0;
-    C mean_gd = reduced[0] / count;
-    if constexpr (kKind == RowKind::kLayer) {
-      mean_g = reduced[1] / count;
-      const C correction = reduced[2] / count;
-      mean_gd -= correction * mean_g;
-      stats.mean_correction += correction;
-    }
-    const C mean_gh = stats.rstd * mean_gd;
+    double totals[kSums];
+    owner.template Sum<double>(reduced, totals, scratch);
+    const RowMeans<C> means = FinishRow<kKind>(totals, share, stats);
     if (owner.thread() == 0) StoreRowStatistics<kKind>(p.statistics, row, stats);
 
 #pragma unroll
@@ -222,7 +245,7 @@ __global__ void __launch_bounds__(Row::kSharesBlock ? kWarpRowThreads : kMaxBloc
       if (column < hidden_size) {
         if (p.dx != nullptr) {
           StoreInputGradient<Pair, kKind, V>(p, row_offset + column, column, x[g], dy[g], stats,
-                                             mean_g, mean_gh);
+                                             means);
         }
         if constexpr (kParameterGradients) {
 #pragma unroll
@@ -266,11 +289,9 @@ __global__ void __launch_bounds__(kMaxBlockRowThreads)
     RowBackwardStreaming(const RowBackwardParams p) {
   using X = typename Pair::Activation;
   using C = ComputeOf<X>;
-  __shared__ BlockRow::Scratch<C> scratch;
-  __shared__ BlockRow::Scratch<double> wide_scratch;
-  BlockRow owner(scratch);
-  BlockRow wide_owner(wide_scratch);
-  const C count = static_cast<C>(p.hidden_size);
+  __shared__ BlockRow::Scratch<double> scratch;
+  BlockRow owner;
+  const double share = 1.0 / static_cast<double>(p.hidden_size);
   const int64_t first = static_cast<int64_t>(owner.thread()) * V;
   const int64_t step = static_cast<int64_t>(owner.threads()) * V;
 
@@ -283,6 +304,7 @@ __global__ void __launch_bounds__(kMaxBlockRowThreads)
       stats.rstd = static_cast<const C*>(p.rstd)[row];
       if (kKind == RowKind::kLayer) stats.mean = static_cast<const C*>(p.mean)[row];
     } else {
+      // As in the streaming forward.
       if (kKind == RowKind::kLayer) {
         double sum[1] = {0.0};
         for (int64_t column = first; column < p.hidden_size; column += step) {
@@ -290,10 +312,11 @@ __global__ void __launch_bounds__(kMaxBlockRowThreads)
 #pragma unroll
           for (int i = 0; i < V; ++i) sum[0] += static_cast<double>(x.Wide(i));
         }
-        wide_owner.Sum(sum, wide_scratch);
-        stats.mean = static_cast<C>(sum[0] / static_cast<double>(p.hidden_size));
+        double total[1];
+        owner.template Sum<double>(sum, total, scratch);
+        stats.mean = static_cast<C>(total[0] * share);
       }
-      C moments[2] = {C(0), C(0)};
+      double moments[2] = {0.0, 0.0};
       for (int64_t column = first; column < p.hidden_size; column += step) {
         const Granule<X, V> x = LoadGranule<X, V>(x_row + column, p.aligned);
         C deviation_sum = 0;
@@ -304,55 +327,51 @@ __global__ void __launch_bounds__(kMaxBlockRowThreads)
           deviation_sum += deviation;
           square_sum = fma(deviation, deviation, square_sum);
         }
-        moments[0] += deviation_sum;
-        moments[1] += square_sum;
+        moments[0] += static_cast<double>(deviation_sum);
+        moments[1] += static_cast<double>(square_sum);
       }
-      owner.Sum(moments, scratch);
-      C variance = moments[1] / count;
+      double totals[2];
+      owner.template Sum<double>(moments, totals, scratch);
+      double variance = totals[1] * share;
       if (kKind == RowKind::kLayer) {
-        stats.mean_correction = moments[0] / count;
-        variance -= stats.mean_correction * stats.mean_correction;
-        variance = variance < C(0) ? C(0) : variance;
+        const double correction = totals[0] * share;
+        stats.mean_correction = static_cast<C>(correction);
+        if (!isnan(variance)) variance = fmax(variance - correction * correction, 0.0);
       }
-      stats.rstd = ReciprocalDeviation(variance, p.eps);
+      stats.rstd = ReciprocalDeviation(static_cast<C>(variance), p.eps);
     }
 
-    C reduced[3] = {C(0), C(0), C(0)};
+    constexpr int kSums = kKind == RowKind::kLayer ? 3 : 1;
+    double reduced[kSums] = {};
     for (int64_t column = first; column < p.hidden_size; column += step) {
       const Granule<X, V> x = LoadGranule<X, V>(x_row + column, p.aligned);
       const Granule<X, V> dy = LoadGranule<X, V>(dy_row + column, p.aligned);
       C scale[V];
       LoadScale<Pair, V>(p, column, scale);
-      C granule_sums[3] = {C(0), C(0), C(0)};
+      C granule_sums[kSums] = {};
 #pragma unroll
       for (int i = 0; i < V; ++i) {
         const C d = Centred<kKind>(x.Wide(i), stats);
         const C gradient = dy.Wide(i) * scale[i];
         granule_sums[0] = fma(gradient, d, granule_sums[0]);
-        granule_sums[1] += gradient;
-        granule_sums[2] += d;
+        if constexpr (kKind == RowKind::kLayer) {
+          granule_sums[1] += gradient;
+          granule_sums[2] += d;
+        }
       }
 #pragma unroll
-      for (int k = 0; k < 3; ++k) reduced[k] += granule_sums[k];
+      for (int k = 0; k < kSums; ++k) reduced[k] += static_cast<double>(granule_sums[k]);
     }
-    owner.Sum(reduced, scratch);
-    C mean_g = 0;
-    C mean_gd = reduced[0] / count;
-    if (kKind == RowKind::kLayer) {
-      mean_g = reduced[1] / count;
-      const C correction = reduced[2] / count;
-      mean_gd -= correction * mean_g;
-      stats.mean_correction += correction;
-    }
-    const C mean_gh = stats.rstd * mean_gd;
+    double totals[kSums];
+    owner.template Sum<double>(reduced, totals, scratch);
+    const RowMeans<C> means = FinishRow<kKind>(totals, share, stats);
     if (owner.thread() == 0) StoreRowStatistics<kKind>(p.statistics, row, stats);
 
     if (p.dx != nullptr) {
       for (int64_t column = first; column < p.hidden_size; column += step) {
         const Granule<X, V> x = LoadGranule<X, V>(x_row + column, p.aligned);
         const Granule<X, V> dy = LoadGranule<X, V>(dy_row + column, p.aligned);
-        StoreInputGradient<Pair, kKind, V>(p, row_offset + column, column, x, dy, stats, mean_g,
-                                           mean_gh);
+        StoreInputGradient<Pair, kKind, V>(p, row_offset + column, column, x, dy, stats, means);
       }
     }
   }

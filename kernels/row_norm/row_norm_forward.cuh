@@ -87,10 +87,10 @@ __global__ void __launch_bounds__(Row::kSharesBlock ? kWarpRowThreads : kMaxBloc
   using C = ComputeOf<X>;
   constexpr int kGranules = kElements / V;
   __shared__ typename Row::template Scratch<C> scratch;
-  Row owner(scratch);
+  Row owner;
   const ForwardEpilogue<Pair, kKind, V> epilogue(p);
   const int hidden_size = static_cast<int>(p.hidden_size);
-  const C count = static_cast<C>(hidden_size);
+  const double share = 1.0 / static_cast<double>(hidden_size);
 
   const int64_t row_step = static_cast<int64_t>(gridDim.x) * owner.rows_per_block();
   for (int64_t row =
@@ -113,8 +113,9 @@ __global__ void __launch_bounds__(Row::kSharesBlock ? kWarpRowThreads : kMaxBloc
 #pragma unroll
         for (int i = 0; i < V; ++i) sum[0] += x[g].Wide(i);
       }
-      owner.Sum(sum, scratch);
-      mean = sum[0] / count;
+      double total[1];
+      owner.template Sum<C>(sum, total, scratch);
+      mean = static_cast<C>(total[0] * share);
 
       C deviation[1] = {C(0)};
 #pragma unroll
@@ -124,8 +125,8 @@ __global__ void __launch_bounds__(Row::kSharesBlock ? kWarpRowThreads : kMaxBloc
           for (int i = 0; i < V; ++i) deviation[0] += x[g].Wide(i) - mean;
         }
       }
-      owner.Sum(deviation, scratch);
-      mean_correction = deviation[0] / count;
+      owner.template Sum<C>(deviation, total, scratch);
+      mean_correction = static_cast<C>(total[0] * share);
     }
 
     C squares[1] = {C(0)};
@@ -140,8 +141,9 @@ __global__ void __launch_bounds__(Row::kSharesBlock ? kWarpRowThreads : kMaxBloc
         }
       }
     }
-    owner.Sum(squares, scratch);
-    const C rstd = ReciprocalDeviation(squares[0] / count, p.eps);
+    double total[1];
+    owner.template Sum<C>(squares, total, scratch);
+    const C rstd = ReciprocalDeviation(static_cast<C>(total[0] * share), p.eps);
     if (owner.thread() == 0) StoreStatistics<kKind>(p, row, mean + mean_correction, rstd);
 
     StorageOf<X>* y_row = static_cast<StorageOf<X>*>(p.y) + row_offset;
@@ -167,12 +169,10 @@ __global__ void __launch_bounds__(kMaxBlockRowThreads)
     RowForwardStreaming(const RowForwardParams p) {
   using X = typename Pair::Activation;
   using C = ComputeOf<X>;
-  __shared__ BlockRow::Scratch<C> scratch;
-  __shared__ BlockRow::Scratch<double> wide_scratch;
-  BlockRow owner(scratch);
-  BlockRow wide_owner(wide_scratch);
+  __shared__ BlockRow::Scratch<double> scratch;
+  BlockRow owner;
   const ForwardEpilogue<Pair, kKind, V> epilogue(p);
-  const C count = static_cast<C>(p.hidden_size);
+  const double share = 1.0 / static_cast<double>(p.hidden_size);
   const int64_t first = static_cast<int64_t>(owner.thread()) * V;
   const int64_t step = static_cast<int64_t>(owner.threads()) * V;
   // After the first pass the normalized values are those of the sum that this thread wrote itself.
@@ -184,19 +184,21 @@ __global__ void __launch_bounds__(kMaxBlockRowThreads)
     C mean = 0;
     C mean_correction = 0;
     C variance = 0;
+    // Threads add many values up: in f64, so that equal values do not drift.
     if (kKind == RowKind::kLayer) {
-      // Summed in f64 so that the mean is within half an ulp: then the square of its correction is
-      // no larger than the variance, and taking it off below costs no precision.
       double sum[1] = {0.0};
       for (int64_t column = first; column < p.hidden_size; column += step) {
         const Granule<X, V> x = LoadInput<X, V>(p, row_offset + column);
 #pragma unroll
         for (int i = 0; i < V; ++i) sum[0] += static_cast<double>(x.Wide(i));
       }
-      wide_owner.Sum(sum, wide_scratch);
-      mean = static_cast<C>(sum[0] / static_cast<double>(p.hidden_size));
+      double total[1];
+      owner.template Sum<double>(sum, total, scratch);
+      mean = static_cast<C>(total[0] * share);
 
-      C moments[2] = {C(0), C(0)};
+      // The mean is within half an ulp: its correction is no larger than the deviation, and taking
+      // its square off costs no precision.
+      double moments[2] = {0.0, 0.0};
       for (int64_t column = first; column < p.hidden_size; column += step) {
         const Granule<X, V> x = LoadGranule<X, V>(input + row_offset + column, p.aligned);
         C deviation_sum = 0;
@@ -207,24 +209,28 @@ __global__ void __launch_bounds__(kMaxBlockRowThreads)
           deviation_sum += deviation;
           square_sum = fma(deviation, deviation, square_sum);
         }
-        moments[0] += deviation_sum;
-        moments[1] += square_sum;
+        moments[0] += static_cast<double>(deviation_sum);
+        moments[1] += static_cast<double>(square_sum);
       }
-      owner.Sum(moments, scratch);
-      mean_correction = moments[0] / count;
-      variance = moments[1] / count - mean_correction * mean_correction;
-      variance = variance < C(0) ? C(0) : variance;
+      double totals[2];
+      owner.template Sum<double>(moments, totals, scratch);
+      const double correction = totals[0] * share;
+      mean_correction = static_cast<C>(correction);
+      double square_mean = totals[1] * share;
+      if (!isnan(square_mean)) square_mean = fmax(square_mean - correction * correction, 0.0);
+      variance = static_cast<C>(square_mean);
     } else {
-      C squares[1] = {C(0)};
+      double squares[1] = {0.0};
       for (int64_t column = first; column < p.hidden_size; column += step) {
         const Granule<X, V> x = LoadInput<X, V>(p, row_offset + column);
         C square_sum = 0;
 #pragma unroll
         for (int i = 0; i < V; ++i) square_sum = fma(x.Wide(i), x.Wide(i), square_sum);
-        squares[0] += square_sum;
+        squares[0] += static_cast<double>(square_sum);
       }
-      owner.Sum(squares, scratch);
-      variance = squares[0] / count;
+      double total[1];
+      owner.template Sum<double>(squares, total, scratch);
+      variance = static_cast<C>(total[0] * share);
     }
     const C rstd = ReciprocalDeviation(variance, p.eps);
     if (owner.thread() == 0) StoreStatistics<kKind>(p, row, mean + mean_correction, rstd);

@@ -1,0 +1,41 @@
+// All settings of normd: read from flags, checked once, handed to each room as that room's own
+// options.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "server/observability/logging.h"
+#include "server/scheduler/batching_scheduler.h"
+#include "server/transport/grpc_server.h"
+
+namespace norm::server {
+
+enum class DeviceChoice { kAuto, kCuda, kCpu };
+
+struct DeviceSettings {
+  DeviceChoice choice = DeviceChoice::kAuto;
+  int cpu_threads = 1;
+  int slots = 1;
+  int64_t pinned_pool_bytes = 0;
+  int64_t device_pool_bytes = 0;
+};
+
+struct ServerConfig {
+  GrpcServerOptions grpc;
+  BatchingSchedulerOptions scheduler;
+  DeviceSettings device;
+  LogOptions log;
+  std::string metrics_listen;
+  std::string port_file;  // empty: none is written
+};
+
+/// Builds the configuration from the flags' current values (see SetFlags).
+/// Errors: INVALID_ARGUMENT in one line that names the flag, the rule and the value.
+absl::StatusOr<ServerConfig> ReadServerConfig();
+
+/// Text of --help.
+std::string ServerHelp();
+
+}  // namespace norm::server
