@@ -64,18 +64,18 @@ BatchingScheduler::BatchingScheduler(std::vector<BatchExecutor*> executors,
 BatchingScheduler::~BatchingScheduler() {
   Effects effects;
   {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard lock(mutex_);
     draining_ = true;
     stopping_ = true;
-    timer_wakeup_.Signal();
+    timer_wakeup_.notify_one();
     End(queue_.TakeLargerThan(-1), absl::UnavailableError("server is shutting down"), effects);
   }
   Apply(std::move(effects));
   if (timer_.joinable()) {
     timer_.join();
   }
-  absl::MutexLock lock(&mutex_);
-  mutex_.Await(absl::Condition(this, &BatchingScheduler::Idle));
+  std::unique_lock lock(mutex_);
+  idle_.wait(lock, [this] { return Idle(); });
 }
 
 absl::Status BatchingScheduler::Submit(std::unique_ptr<Job>& job) {
@@ -83,7 +83,7 @@ absl::Status BatchingScheduler::Submit(std::unique_ptr<Job>& job) {
   const absl::Time now = clock_.Now();
   Effects effects;
   {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard lock(mutex_);
     const size_t device = FreeDevice(bytes);
     if (absl::Status status = Admit(*job, bytes, now); !status.ok()) {
       return status;
@@ -123,11 +123,11 @@ void BatchingScheduler::WaitInQueue(std::unique_ptr<Job> job) {
   }
   Effects effects;
   {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard lock(mutex_);
     --filing_jobs_;
     const absl::Time order_time = std::min(job->deadline, job->submitted + options_.max_deference);
     if (job->deadline < timer_until_) {
-      timer_wakeup_.Signal();
+      timer_wakeup_.notify_one();
     }
     queue_.Push(std::move(job), std::move(key), order_time);
     // A slot may have freed, or the last healthy device gone, while the key was made.
@@ -216,6 +216,15 @@ void BatchingScheduler::Settle(const Job& job) {
   ++ending_jobs_;
 }
 
+void BatchingScheduler::Forget(size_t jobs) {
+  std::lock_guard lock(mutex_);
+  ending_jobs_ -= static_cast<int64_t>(jobs);
+  if (Idle()) {
+    // With the lock held: whoever waits may destroy the scheduler as soon as it is released.
+    idle_.notify_all();
+  }
+}
+
 void BatchingScheduler::End(std::vector<std::unique_ptr<Job>> jobs, const absl::Status& status,
                             Effects& effects) {
   for (auto& job : jobs) {
@@ -257,7 +266,6 @@ void BatchingScheduler::Dispatch(absl::Time now, Effects& effects) {
   while (progress && !queue_.empty()) {
     progress = false;
     std::sort(order.begin(), order.end(), [this](size_t a, size_t b) {
-      mutex_.AssertHeld();
       return std::pair(devices_[a].outstanding_bytes, a) <
              std::pair(devices_[b].outstanding_bytes, b);
     });
@@ -296,15 +304,14 @@ void BatchingScheduler::Apply(Effects effects) {
     auto done = std::move(ending.job->done);
     done(Unstarted(*ending.job, std::move(ending.status), now));
   }
-  absl::MutexLock lock(&mutex_);
-  ending_jobs_ -= static_cast<int64_t>(effects.endings.size());
+  Forget(effects.endings.size());
 }
 
 void BatchingScheduler::OnBatchDone(size_t device, int64_t bytes, std::unique_ptr<Batch> batch) {
-  const auto jobs = static_cast<int64_t>(batch->jobs.size());
+  const size_t jobs = batch->jobs.size();
   Effects effects;
   {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard lock(mutex_);
     const absl::Time now = clock_.Now();
     ++devices_[device].free_slots;
     devices_[device].outstanding_bytes -= bytes;
@@ -321,8 +328,7 @@ void BatchingScheduler::OnBatchDone(size_t device, int64_t bytes, std::unique_pt
   // The device first: what is done can wait for the moment that starting the next batch takes.
   Apply(std::move(effects));
   FinishJobs(device, std::move(batch));
-  absl::MutexLock lock(&mutex_);
-  ending_jobs_ -= jobs;
+  Forget(jobs);
 }
 
 void BatchingScheduler::FinishJobs(size_t device, std::unique_ptr<Batch> batch) {
@@ -353,15 +359,15 @@ void BatchingScheduler::ReapQueue() {
     Reap();
     return;
   }
-  absl::MutexLock lock(&mutex_);
+  std::lock_guard lock(mutex_);
   reap_requested_ = true;
-  timer_wakeup_.Signal();
+  timer_wakeup_.notify_one();
 }
 
 void BatchingScheduler::Reap() {
   Effects effects;
   {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard lock(mutex_);
     EndCancelled(queue_.TakeCancelled(), effects);
     Dispatch(clock_.Now(), effects);
   }
@@ -372,10 +378,14 @@ void BatchingScheduler::RunTimer() {
   while (true) {
     bool asked = false;
     {
-      absl::MutexLock lock(&mutex_);
+      std::unique_lock lock(mutex_);
       while (!stopping_ && !reap_requested_ && clock_.Now() < queue_.NextDeadline()) {
         timer_until_ = queue_.NextDeadline();
-        timer_wakeup_.WaitWithDeadline(&mutex_, timer_until_);
+        if (timer_until_ == absl::InfiniteFuture()) {
+          timer_wakeup_.wait(lock);
+        } else {
+          timer_wakeup_.wait_until(lock, absl::ToChronoTime(timer_until_));
+        }
       }
       timer_until_ = absl::InfinitePast();  // awake: nobody need wake it
       if (stopping_) {
@@ -385,27 +395,31 @@ void BatchingScheduler::RunTimer() {
     }
     Reap();
     if (asked) {
-      absl::MutexLock lock(&mutex_);
-      mutex_.AwaitWithTimeout(absl::Condition(&stopping_), kReapInterval);
+      std::unique_lock lock(mutex_);
+      timer_wakeup_.wait_for(lock, absl::ToChronoMicroseconds(kReapInterval),
+                             [this] { return stopping_; });
     }
   }
 }
 
 SchedulerLoad BatchingScheduler::Load() const {
-  absl::MutexLock lock(&mutex_);
+  std::lock_guard lock(mutex_);
   return {queue_.size() + filing_jobs_, in_flight_requests_, in_flight_bytes_};
 }
 
 void BatchingScheduler::StartDraining() {
-  absl::MutexLock lock(&mutex_);
+  std::lock_guard lock(mutex_);
   draining_ = true;
   metrics_.SetDraining(true);
 }
 
 absl::Status BatchingScheduler::Drain(absl::Time deadline) {
   StartDraining();
-  absl::MutexLock lock(&mutex_);
-  if (!mutex_.AwaitWithDeadline(absl::Condition(this, &BatchingScheduler::Idle), deadline)) {
+  const auto idle = [this] { return Idle(); };
+  std::unique_lock lock(mutex_);
+  if (deadline == absl::InfiniteFuture()) {
+    idle_.wait(lock, idle);
+  } else if (!idle_.wait_until(lock, absl::ToChronoTime(deadline), idle)) {
     return absl::DeadlineExceededError(
         absl::StrCat(in_flight_requests_ + ending_jobs_, " requests still in flight"));
   }

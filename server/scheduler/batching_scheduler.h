@@ -1,14 +1,15 @@
 // The one scheduling policy: work-conserving, nearest deadline first, bounded queue.
 #pragma once
 
+#include <condition_variable>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <thread>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "server/observability/metrics.h"
 #include "server/scheduler/batch_executor.h"
@@ -107,6 +108,7 @@ class BatchingScheduler final : public Scheduler {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndExpired(absl::Time now, Effects& effects) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Settle(const Job& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Forget(size_t jobs) ABSL_LOCKS_EXCLUDED(mutex_);
   /// Ends what can no longer start, then fills every free slot.
   void Dispatch(absl::Time now, Effects& effects) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void PublishLoad() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -129,7 +131,7 @@ class BatchingScheduler final : public Scheduler {
   const int64_t largest_job_bytes_;  // that any device takes, healthy or not
   ParameterInterner parameters_;
 
-  mutable absl::Mutex mutex_;
+  mutable std::mutex mutex_;
   std::vector<Device> devices_ ABSL_GUARDED_BY(mutex_);  // one per executor
   JobQueue queue_ ABSL_GUARDED_BY(mutex_);
   int64_t in_flight_requests_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -142,8 +144,10 @@ class BatchingScheduler final : public Scheduler {
   double mean_batch_jobs_ ABSL_GUARDED_BY(mutex_) = 1.0;
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
 
+  std::condition_variable idle_;  // notified when Idle() becomes true
+
   // Timer thread.
-  absl::CondVar timer_wakeup_;
+  std::condition_variable timer_wakeup_;
   absl::Time timer_until_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
   bool reap_requested_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

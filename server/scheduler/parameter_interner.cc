@@ -106,7 +106,7 @@ std::shared_ptr<const ParameterSet> ParameterInterner::Intern(const Job& job) {
 
   Candidates seen;
   {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard lock(mutex_);
     seen = Find(hash);
   }
   if (auto found = match(seen)) {
@@ -116,7 +116,7 @@ std::shared_ptr<const ParameterSet> ParameterInterner::Intern(const Job& job) {
   while (true) {
     Candidates unseen;
     {
-      absl::MutexLock lock(&mutex_);
+      std::lock_guard lock(mutex_);
       // Candidates that other threads added since the last look; with none left, ours is the first
       // of its content.
       for (auto& candidate : Find(hash)) {
@@ -140,7 +140,7 @@ std::shared_ptr<const ParameterSet> ParameterInterner::Intern(const Job& job) {
 }
 
 int64_t ParameterInterner::LiveCount() const {
-  absl::MutexLock lock(&mutex_);
+  std::lock_guard lock(mutex_);
   int64_t live = 0;
   for (const auto& [hash, entries] : contents_) {
     live += std::count_if(entries.begin(), entries.end(),

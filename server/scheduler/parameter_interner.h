@@ -4,12 +4,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
-#include "absl/synchronization/mutex.h"
 #include "server/scheduler/job.h"
 
 namespace norm::server {
@@ -50,7 +50,7 @@ class ParameterInterner {
   void DropExpired() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const HashFunction hash_;
-  mutable absl::Mutex mutex_;
+  mutable std::mutex mutex_;
   absl::flat_hash_map<uint64_t, std::vector<std::weak_ptr<const ParameterSet>>> contents_
       ABSL_GUARDED_BY(mutex_);
   // Expired entries are swept when this many have been added since the last sweep.

@@ -6,23 +6,22 @@ Call::Call(LiveCalls& live) : live_(live) { live_.Add(); }
 Call::~Call() { live_.Remove(); }
 
 void LiveCalls::Add() {
-  absl::MutexLock lock(&mutex_);
+  const std::lock_guard lock(mutex_);
   ++calls_;
 }
 
 void LiveCalls::Remove() {
-  absl::MutexLock lock(&mutex_);
-  --calls_;
+  const std::lock_guard lock(mutex_);
+  if (--calls_ == 0) none_left_.notify_all();
 }
 
 void LiveCalls::AwaitNone() {
-  absl::MutexLock lock(&mutex_);
-  mutex_.Await(absl::Condition(
-      +[](int64_t* calls) { return *calls == 0; }, &calls_));
+  std::unique_lock lock(mutex_);
+  none_left_.wait(lock, [this] { return calls_ == 0; });
 }
 
 void LiveCalls::AddListener(StopListener* listener) {
-  absl::MutexLock lock(&stop_mutex_);
+  const std::lock_guard lock(stop_mutex_);
   if (stopping()) {
     listener->OnStop();
   } else {
@@ -31,12 +30,12 @@ void LiveCalls::AddListener(StopListener* listener) {
 }
 
 void LiveCalls::RemoveListener(StopListener* listener) {
-  absl::MutexLock lock(&stop_mutex_);
+  const std::lock_guard lock(stop_mutex_);
   listeners_.erase(listener);
 }
 
 void LiveCalls::Stop() {
-  absl::MutexLock lock(&stop_mutex_);
+  const std::lock_guard lock(stop_mutex_);
   stopping_.store(true, std::memory_order_release);
   // OnStop runs under the mutex: a stream cannot be deleted meanwhile, since its destructor waits
   // in RemoveListener.

@@ -2,12 +2,12 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
-#include <functional>
+#include <mutex>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_set.h"
-#include "absl/synchronization/mutex.h"
 
 namespace norm::server {
 
@@ -95,10 +95,11 @@ class LiveCalls {
   bool stopping() const { return stopping_.load(std::memory_order_acquire); }
 
  private:
-  absl::Mutex mutex_;
+  std::mutex mutex_;
+  std::condition_variable none_left_;
   int64_t calls_ ABSL_GUARDED_BY(mutex_) = 0;
 
-  absl::Mutex stop_mutex_;
+  std::mutex stop_mutex_;
   absl::flat_hash_set<StopListener*> listeners_ ABSL_GUARDED_BY(stop_mutex_);
   std::atomic<bool> stopping_{false};
 };

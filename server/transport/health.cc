@@ -9,19 +9,19 @@ constexpr char kServiceName[] = "norm.v1.NormalizationService";
 
 Health::Health(grpc::HealthCheckServiceInterface* service, Metrics& metrics)
     : service_(service), metrics_(metrics) {
-  absl::MutexLock lock(&mutex_);
+  const std::lock_guard lock(mutex_);
   Publish();
 }
 
 void Health::SetHealthy(bool healthy) {
-  absl::MutexLock lock(&mutex_);
+  const std::lock_guard lock(mutex_);
   if (healthy_ == healthy) return;
   healthy_ = healthy;
   Publish();
 }
 
 void Health::SetDraining() {
-  absl::MutexLock lock(&mutex_);
+  const std::lock_guard lock(mutex_);
   draining_ = true;
   metrics_.SetDraining(true);
   Publish();

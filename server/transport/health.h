@@ -1,8 +1,9 @@
 // The standard health service, following device health and draining.
 #pragma once
 
+#include <mutex>
+
 #include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
 #include "grpcpp/health_check_service_interface.h"
 #include "server/observability/metrics.h"
 
@@ -25,7 +26,7 @@ class Health {
 
   grpc::HealthCheckServiceInterface* const service_;
   Metrics& metrics_;
-  absl::Mutex mutex_;
+  std::mutex mutex_;
   bool healthy_ ABSL_GUARDED_BY(mutex_) = false;
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
 };

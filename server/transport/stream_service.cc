@@ -5,12 +5,12 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <mutex>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/async_stream.h"
 #include "proto/codec/message_reader.h"
@@ -85,11 +85,11 @@ class StreamCall final : public Call, private StopListener {
     if (ok) {
       Accept(std::make_shared<StreamExchange>(context_, received));
     } else {
-      absl::MutexLock lock(&mutex_);
+      const std::lock_guard lock(mutex_);
       reading_ = Reading::kEnded;
     }
     {
-      absl::MutexLock lock(&mutex_);
+      const std::lock_guard lock(mutex_);
       read_outstanding_ = false;
     }
     Advance();
@@ -109,7 +109,7 @@ class StreamCall final : public Call, private StopListener {
     StreamExchange& exchange = *one;
     const uint64_t id = exchange.request.id();
     {
-      absl::MutexLock lock(&mutex_);
+      const std::lock_guard lock(mutex_);
       if (broken_ || finishing_) return;
       if (in_flight_.contains(id)) {
         status = InvalidField("id", absl::StrCat(id, " is still in flight on this stream"));
@@ -194,13 +194,13 @@ class StreamCall final : public Call, private StopListener {
     if (left && status.ok()) context_.metrics.RecordCancelled(Stage::kSend);
     one.exchange.RecordEnd(one.request.has_backward() ? Direction::kBackward : Direction::kForward,
                            left && status.ok() ? absl::StatusCode::kCancelled : status.code());
-    absl::MutexLock lock(&mutex_);
+    const std::lock_guard lock(mutex_);
     in_flight_.erase(one.request.id());
     EnqueueLocked(std::move(response));
   }
 
   void Enqueue(grpc::ByteBuffer response) {
-    absl::MutexLock lock(&mutex_);
+    const std::lock_guard lock(mutex_);
     EnqueueLocked(std::move(response));
   }
 
@@ -213,7 +213,7 @@ class StreamCall final : public Call, private StopListener {
 
   void OnWritten(bool ok) {
     {
-      absl::MutexLock lock(&mutex_);
+      const std::lock_guard lock(mutex_);
       writing_ = false;
       unsent_bytes_ -= writing_bytes_;
       writing_bytes_ = 0;
@@ -233,7 +233,7 @@ class StreamCall final : public Call, private StopListener {
 
   /// No more requests are read; what is in flight is answered, then the call ends with `status`.
   void End(const absl::Status& status) {
-    absl::MutexLock lock(&mutex_);
+    const std::lock_guard lock(mutex_);
     reading_ = Reading::kEnded;
     if (final_status_.ok()) final_status_ = status;
   }
@@ -246,7 +246,7 @@ class StreamCall final : public Call, private StopListener {
   /// The client is gone: nothing can be written, nothing need be computed.
   void Break() {
     {
-      absl::MutexLock lock(&mutex_);
+      const std::lock_guard lock(mutex_);
       broken_ = true;
       reading_ = Reading::kEnded;
       outbox_.clear();
@@ -267,7 +267,7 @@ class StreamCall final : public Call, private StopListener {
     grpc::ByteBuffer outgoing;
     absl::Status status;
     {
-      absl::MutexLock lock(&mutex_);
+      const std::lock_guard lock(mutex_);
       if (finishing_) return;
       if (!writing_ && !outbox_.empty()) {
         write = writing_ = true;
@@ -311,7 +311,7 @@ class StreamCall final : public Call, private StopListener {
   absl::Time deadline_;        // set on arrival
   bool open_ = false;          // set on arrival
 
-  absl::Mutex mutex_;
+  std::mutex mutex_;
   Reading reading_ ABSL_GUARDED_BY(mutex_) = Reading::kOpen;
   bool read_outstanding_ ABSL_GUARDED_BY(mutex_) = false;
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;

@@ -2,14 +2,15 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
 #include "server/scheduler/batch_executor.h"
 
 namespace norm::test {
@@ -35,25 +36,26 @@ class FakeBatchExecutor final : public server::BatchExecutor {
   int64_t max_batch_bytes() const override { return options_.max_batch_bytes; }
 
   void Start(std::unique_ptr<server::Batch> batch, BatchDone done) override {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard lock(mutex_);
     ++started_;
     running_.push_back({std::move(batch), std::move(done)});
+    has_running_.notify_one();
   }
 
   void set_healthy(bool healthy) { healthy_.store(healthy); }
 
   /// Batches started since construction.
   int started() const {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard lock(mutex_);
     return started_;
   }
   int running() const {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard lock(mutex_);
     return static_cast<int>(running_.size());
   }
   /// The i-th of the running batches, oldest first; valid until it is finished.
   const server::Batch& batch(int i) const {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard lock(mutex_);
     return *running_.at(static_cast<size_t>(i)).batch;
   }
 
@@ -75,9 +77,8 @@ class FakeBatchExecutor final : public server::BatchExecutor {
   /// Waits for a batch, then finishes the oldest.
   void AwaitAndFinish() {
     {
-      absl::MutexLock lock(&mutex_);
-      mutex_.Await(absl::Condition(
-          +[](std::deque<Running>* running) { return !running->empty(); }, &running_));
+      std::unique_lock lock(mutex_);
+      has_running_.wait(lock, [this] { return !running_.empty(); });
     }
     Finish();
   }
@@ -89,7 +90,7 @@ class FakeBatchExecutor final : public server::BatchExecutor {
   };
 
   Running Take(int i) {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard lock(mutex_);
     Running running = std::move(running_.at(static_cast<size_t>(i)));
     running_.erase(running_.begin() + i);
     return running;
@@ -97,7 +98,8 @@ class FakeBatchExecutor final : public server::BatchExecutor {
 
   const FakeBatchExecutorOptions options_;
   std::atomic<bool> healthy_{true};
-  mutable absl::Mutex mutex_;
+  mutable std::mutex mutex_;
+  std::condition_variable has_running_;
   int started_ ABSL_GUARDED_BY(mutex_) = 0;
   std::deque<Running> running_ ABSL_GUARDED_BY(mutex_);
 };

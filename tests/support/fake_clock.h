@@ -1,8 +1,9 @@
 // A clock that moves when told to.
 #pragma once
 
+#include <mutex>
+
 #include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "server/scheduler/clock.h"
 
@@ -14,16 +15,16 @@ class FakeClock final : public server::Clock {
   explicit FakeClock(absl::Time start = absl::FromUnixSeconds(1'000'000)) : now_(start) {}
 
   absl::Time Now() const override {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard lock(mutex_);
     return now_;
   }
   void Advance(absl::Duration by) {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard lock(mutex_);
     now_ += by;
   }
 
  private:
-  mutable absl::Mutex mutex_;
+  mutable std::mutex mutex_;
   absl::Time now_ ABSL_GUARDED_BY(mutex_);
 };
 

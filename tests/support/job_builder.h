@@ -1,17 +1,19 @@
 // Jobs for scheduler and executor tests: problems by hand, inputs that live as long as the job.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/synchronization/notification.h"
 #include "server/scheduler/job.h"
 
 namespace norm::test {
@@ -60,12 +62,35 @@ inline server::NormProblem BatchNormInferenceProblem(const BatchNormShape& shape
 }
 
 /// How a job ended. Lives as long as anyone holds it.
-struct JobOutcome {
-  std::atomic<int> calls{0};
-  server::JobResult result;  // of the last call; read it after `finished`
-  absl::Notification finished;
+class JobOutcome {
+ public:
+  /// Calls of `done` so far.
+  int calls() const {
+    std::lock_guard lock(mutex_);
+    return calls_;
+  }
+  bool done() const { return calls() > 0; }
+  /// Blocks until the job is done.
+  const server::JobResult& Await() const {
+    std::unique_lock lock(mutex_);
+    finished_.wait(lock, [this] { return calls_ > 0; });
+    return result_;
+  }
+  /// Of a job that is done.
+  const server::JobResult& result() const { return Await(); }
 
-  bool done() const { return calls.load() > 0; }
+  void Finish(server::JobResult result) {
+    std::lock_guard lock(mutex_);
+    result_ = std::move(result);
+    ++calls_;
+    finished_.notify_all();
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  mutable std::condition_variable finished_;
+  int calls_ = 0;
+  server::JobResult result_;
 };
 
 /// Input bytes of a job by role, cut into runs of at most `run_bytes` to look like receive buffers.
@@ -120,9 +145,8 @@ class JobBuilder {
     }
     job->done = [outcome = std::move(outcome), inputs = inputs_](server::JobResult result) mutable {
       inputs.reset();  // what the job borrowed is gone from here on
-      outcome->result = std::move(result);
-      if (outcome->calls.fetch_add(1) == 0) {
-        outcome->finished.Notify();
+      if (outcome != nullptr) {
+        outcome->Finish(std::move(result));
       }
     };
     inputs_ = nullptr;

@@ -98,8 +98,8 @@ TEST_F(BatchingSchedulerAdmissionTest, DrainingRefusesNewWorkAndFinishesTheRest)
   EXPECT_GT(RetryAfter(status), absl::ZeroDuration());
   executor.Finish();
   executor.Finish();
-  EXPECT_TRUE(running->result.status.ok());
-  EXPECT_TRUE(waiting->result.status.ok());
+  EXPECT_TRUE(running->result().status.ok());
+  EXPECT_TRUE(waiting->result().status.ok());
 }
 
 TEST_F(BatchingSchedulerAdmissionTest, NoHealthyDeviceIsUnavailable) {

@@ -24,8 +24,8 @@ TEST_F(BatchingSchedulerLifecycleTest, ReapEndsExpiredJobsOnly) {
   clock_.Advance(absl::Milliseconds(5));
   scheduler().ReapQueue();
   ASSERT_TRUE(soon->done());
-  EXPECT_EQ(soon->result.status.code(), absl::StatusCode::kDeadlineExceeded);
-  EXPECT_EQ(soon->result.timing.queue, absl::Milliseconds(5));
+  EXPECT_EQ(soon->result().status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(soon->result().timing.queue, absl::Milliseconds(5));
   EXPECT_FALSE(later->done());
   EXPECT_FALSE(never->done());
   EXPECT_EQ(scheduler().Load().queued_requests, 2);
@@ -40,11 +40,11 @@ TEST_F(BatchingSchedulerLifecycleTest, ExpiredJobsAreNotStartedWhenASlotFrees) {
   const auto alive = SubmitDue(absl::Milliseconds(50));
   clock_.Advance(absl::Milliseconds(10));
   executor.Finish();
-  EXPECT_EQ(expired->result.status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(expired->result().status.code(), absl::StatusCode::kDeadlineExceeded);
   ASSERT_EQ(executor.running(), 1);
   EXPECT_EQ(executor.batch(0).jobs.size(), 1);
   executor.Finish();
-  EXPECT_TRUE(alive->result.status.ok());
+  EXPECT_TRUE(alive->result().status.ok());
 }
 
 TEST_F(BatchingSchedulerLifecycleTest, FiveHundredExpiredJobsCostNoLaunch) {
@@ -58,7 +58,7 @@ TEST_F(BatchingSchedulerLifecycleTest, FiveHundredExpiredJobsCostNoLaunch) {
   executor.Finish();
   EXPECT_EQ(executor.started(), 2);
   executor.Finish();
-  EXPECT_TRUE(patient->result.status.ok());
+  EXPECT_TRUE(patient->result().status.ok());
 }
 
 TEST_F(BatchingSchedulerLifecycleTest, ReapEndsJobsWhoseCallerLeft) {
@@ -72,7 +72,7 @@ TEST_F(BatchingSchedulerLifecycleTest, ReapEndsJobsWhoseCallerLeft) {
   flag->store(true);
   scheduler().ReapQueue();
   ASSERT_TRUE(left->done());
-  EXPECT_EQ(left->result.status.code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(left->result().status.code(), absl::StatusCode::kCancelled);
   EXPECT_FALSE(stayed->done());
   executor.Finish();
   EXPECT_THAT(RowsOf(executor.batch(0)), ElementsAre(3));
@@ -87,8 +87,8 @@ TEST_F(BatchingSchedulerLifecycleTest, DepartedCallersAreNotStartedWhenASlotFree
   const auto last = Submit(test::JobBuilder(test::RmsNormProblem(4, 4)).Cancelled(flag));
   flag->store(true);
   executor.Finish();
-  EXPECT_EQ(first->result.status.code(), absl::StatusCode::kCancelled);
-  EXPECT_EQ(last->result.status.code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(first->result().status.code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(last->result().status.code(), absl::StatusCode::kCancelled);
   EXPECT_THAT(RowsOf(executor.batch(0)), ElementsAre(3));
 }
 
@@ -114,16 +114,16 @@ TEST_F(BatchingSchedulerLifecycleTest, EachJobGetsItsOwnStatus) {
   std::vector<JobResult> results(2);
   results[0].status = absl::InternalError("broken");
   executor.FinishWith(std::move(results));
-  EXPECT_EQ(a->result.status.code(), absl::StatusCode::kInternal);
-  EXPECT_TRUE(b->result.status.ok());
+  EXPECT_EQ(a->result().status.code(), absl::StatusCode::kInternal);
+  EXPECT_TRUE(b->result().status.ok());
 }
 
 TEST_F(BatchingSchedulerLifecycleTest, AnExecutorThatLosesResultsIsAnInternalError) {
   auto& executor = AddExecutor();
   const auto job = SubmitRows(1);
   executor.FinishWith({});
-  EXPECT_EQ(job->result.status.code(), absl::StatusCode::kInternal);
-  EXPECT_THAT(std::string(job->result.status.message()), HasSubstr("0 results for 1"));
+  EXPECT_EQ(job->result().status.code(), absl::StatusCode::kInternal);
+  EXPECT_THAT(std::string(job->result().status.message()), HasSubstr("0 results for 1"));
 }
 
 TEST_F(BatchingSchedulerLifecycleTest, AFailedBatchDoesNotStopTheNext) {
@@ -132,8 +132,8 @@ TEST_F(BatchingSchedulerLifecycleTest, AFailedBatchDoesNotStopTheNext) {
   const auto good = SubmitRows(2);
   executor.Finish(0, absl::InternalError("launch refused"));
   executor.Finish();
-  EXPECT_EQ(bad->result.status.code(), absl::StatusCode::kInternal);
-  EXPECT_TRUE(good->result.status.ok());
+  EXPECT_EQ(bad->result().status.code(), absl::StatusCode::kInternal);
+  EXPECT_TRUE(good->result().status.ok());
 }
 
 TEST_F(BatchingSchedulerLifecycleTest, WorkMovesToTheRemainingDevice) {
@@ -144,13 +144,13 @@ TEST_F(BatchingSchedulerLifecycleTest, WorkMovesToTheRemainingDevice) {
   const auto waiting = SubmitRows(3);
   lost.set_healthy(false);
   lost.Finish(0, absl::InternalError("illegal address"));
-  EXPECT_EQ(on_lost->result.status.code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(on_lost->result().status.code(), absl::StatusCode::kInternal);
   EXPECT_EQ(lost.running(), 0);
   EXPECT_FALSE(waiting->done());
   healthy.Finish();
   healthy.Finish();
-  EXPECT_TRUE(waiting->result.status.ok());
-  EXPECT_EQ(waiting->result.timing.device, "healthy");
+  EXPECT_TRUE(waiting->result().status.ok());
+  EXPECT_EQ(waiting->result().timing.device, "healthy");
 }
 
 TEST_F(BatchingSchedulerLifecycleTest, LosingTheLastDeviceEndsTheQueue) {
@@ -161,8 +161,8 @@ TEST_F(BatchingSchedulerLifecycleTest, LosingTheLastDeviceEndsTheQueue) {
   executor.set_healthy(false);
   executor.Finish(0, absl::InternalError("illegal address"));
   ASSERT_TRUE(waiting->done());
-  EXPECT_EQ(waiting->result.status.code(), absl::StatusCode::kUnavailable);
-  EXPECT_GT(RetryAfter(waiting->result.status), absl::ZeroDuration());
+  EXPECT_EQ(waiting->result().status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_GT(RetryAfter(waiting->result().status), absl::ZeroDuration());
   EXPECT_FALSE(second->done());  // the executor still owes it
 }
 
@@ -175,11 +175,11 @@ TEST_F(BatchingSchedulerLifecycleTest, JobsThatOnlyTheLostDeviceTookEndToo) {
   const auto fits_small = SubmitRows(2);
   large.set_healthy(false);
   large.Finish(0, absl::InternalError("illegal address"));
-  EXPECT_EQ(needs_large->result.status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(needs_large->result().status.code(), absl::StatusCode::kUnavailable);
   EXPECT_FALSE(fits_small->done());
   small.Finish();
   small.Finish();
-  EXPECT_TRUE(fits_small->result.status.ok());
+  EXPECT_TRUE(fits_small->result().status.ok());
 }
 
 TEST_F(BatchingSchedulerLifecycleTest, DoneMaySubmitAgain) {
@@ -223,12 +223,12 @@ TEST_F(BatchingSchedulerLifecycleTest, DestructionEndsTheQueueAndWaitsForTheDevi
   const auto running = SubmitRows(1);
   const auto waiting = SubmitRows(2);
   std::thread device([&] {
-    waiting->finished.WaitForNotification();  // ended by the destructor
+    waiting->Await();  // ended by the destructor
     executor.AwaitAndFinish();
   });
   DestroyScheduler();
-  EXPECT_TRUE(running->result.status.ok());
-  EXPECT_EQ(waiting->result.status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_TRUE(running->result().status.ok());
+  EXPECT_EQ(waiting->result().status.code(), absl::StatusCode::kUnavailable);
   device.join();
 }
 
@@ -245,12 +245,12 @@ TEST_F(BatchingSchedulerLifecycleTest, TimerThreadEndsExpiredJobsByItself) {
   const auto running = submit(absl::InfiniteFuture());
   const auto far = submit(Clock::Real().Now() + absl::Hours(1));
   const auto near = submit(Clock::Real().Now() + absl::Milliseconds(20));
-  near->finished.WaitForNotification();
-  EXPECT_EQ(near->result.status.code(), absl::StatusCode::kDeadlineExceeded);
+  near->Await();
+  EXPECT_EQ(near->result().status.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_FALSE(far->done());
   executor.Finish();
   executor.Finish();
-  EXPECT_TRUE(far->result.status.ok());
+  EXPECT_TRUE(far->result().status.ok());
 }
 
 TEST_F(BatchingSchedulerLifecycleTest, TimerThreadReapsWhenAsked) {
@@ -266,8 +266,8 @@ TEST_F(BatchingSchedulerLifecycleTest, TimerThreadReapsWhenAsked) {
   ASSERT_TRUE(real.Submit(job).ok());
   flag->store(true);
   real.ReapQueue();
-  outcome->finished.WaitForNotification();
-  EXPECT_EQ(outcome->result.status.code(), absl::StatusCode::kCancelled);
+  outcome->Await();
+  EXPECT_EQ(outcome->result().status.code(), absl::StatusCode::kCancelled);
   executor.Finish();
 }
 

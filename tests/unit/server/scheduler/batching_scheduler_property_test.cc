@@ -116,7 +116,7 @@ TEST_P(BatchingSchedulerPropertyTest, EveryJobEndsOnceAndEveryBatchIsLegal) {
         accepted_.push_back(outcome);
         ++accepted;
       } else {
-        EXPECT_EQ(outcome->calls.load(), 0);
+        EXPECT_EQ(outcome->calls(), 0);
       }
     } else if (action < 85) {
       auto& executor = *executors_[static_cast<size_t>(Uniform(0, 1))];

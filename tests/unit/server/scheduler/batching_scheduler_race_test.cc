@@ -1,10 +1,12 @@
 // The scheduler under real threads; its worth shows under ThreadSanitizer.
 #include <gtest/gtest.h>
 
+#include <condition_variable>
 #include <deque>
+#include <latch>
+#include <mutex>
 #include <thread>
 
-#include "absl/synchronization/barrier.h"
 #include "server/scheduler/batching_scheduler.h"
 #include "tests/support/job_builder.h"
 
@@ -21,9 +23,10 @@ class ThreadedExecutor final : public BatchExecutor {
   }
   ~ThreadedExecutor() override {
     {
-      absl::MutexLock lock(&mutex_);
+      std::lock_guard lock(mutex_);
       stopping_ = true;
     }
+    ready_.notify_all();
     for (std::thread& thread : threads_) {
       thread.join();
     }
@@ -34,21 +37,20 @@ class ThreadedExecutor final : public BatchExecutor {
   bool healthy() const override { return healthy_.load(); }
   int64_t max_batch_bytes() const override { return int64_t{1} << 30; }
   void Start(std::unique_ptr<Batch> batch, BatchDone done) override {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard lock(mutex_);
     queue_.emplace_back(std::move(batch), std::move(done));
     EXPECT_LE(++running_, slots_);
+    ready_.notify_one();
   }
   void set_healthy(bool healthy) { healthy_.store(healthy); }
 
  private:
-  bool Ready() const { return stopping_ || !queue_.empty(); }
-
   void Work() {
     while (true) {
       std::pair<std::unique_ptr<Batch>, BatchDone> item;
       {
-        absl::MutexLock lock(&mutex_);
-        mutex_.Await(absl::Condition(this, &ThreadedExecutor::Ready));
+        std::unique_lock lock(mutex_);
+        ready_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
         if (queue_.empty()) {
           return;
         }
@@ -69,7 +71,8 @@ class ThreadedExecutor final : public BatchExecutor {
   const std::string name_ = "threads";
   const int slots_;
   std::atomic<bool> healthy_{true};
-  absl::Mutex mutex_;
+  std::mutex mutex_;
+  std::condition_variable ready_;
   std::deque<std::pair<std::unique_ptr<Batch>, BatchDone>> queue_ ABSL_GUARDED_BY(mutex_);
   int running_ ABSL_GUARDED_BY(mutex_) = 0;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
@@ -112,13 +115,11 @@ class BatchingSchedulerRaceTest : public testing::Test {
   /// Every thread submits its jobs, some with short deadlines, some cancelled by the submitter
   /// right after.
   void SubmitFromThreads(BatchingScheduler& scheduler) {
-    absl::Barrier* start = new absl::Barrier(kThreads);
+    std::latch start(kThreads);
     std::vector<std::thread> threads;
     for (int t = 0; t < kThreads; ++t) {
       threads.emplace_back([&, t] {
-        if (start->Block()) {
-          delete start;
-        }
+        start.arrive_and_wait();
         for (int i = 0; i < kJobsPerThread; ++i) {
           SubmitOne(scheduler, t * kJobsPerThread + i);
         }

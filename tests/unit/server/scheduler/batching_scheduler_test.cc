@@ -222,7 +222,7 @@ TEST_F(BatchingSchedulerTest, ReportsWhereTheTimeWentAndWithWhom) {
   SubmitRows(5);
   executor.Finish();
   executor.Finish();
-  const JobTiming& timing = waited->result.timing;
+  const JobTiming& timing = waited->result().timing;
   EXPECT_EQ(timing.queue, absl::Milliseconds(3));
   EXPECT_EQ(timing.device, "cuda:3");
   EXPECT_EQ(timing.batch_requests, 2);

@@ -28,7 +28,7 @@ class SchedulerFixture : public testing::Test {
     }
     scheduler_.reset();
     for (const Outcome& outcome : accepted_) {
-      EXPECT_EQ(outcome->calls.load(), 1) << "a job ended " << outcome->calls.load() << " times";
+      EXPECT_EQ(outcome->calls(), 1) << "a job ended " << outcome->calls() << " times";
     }
   }
 
@@ -74,7 +74,7 @@ class SchedulerFixture : public testing::Test {
     const absl::Status status = scheduler().Submit(job);
     EXPECT_FALSE(status.ok());
     EXPECT_NE(job, nullptr);
-    EXPECT_EQ(outcome->calls.load(), 0);
+    EXPECT_EQ(outcome->calls(), 0);
     return status;
   }
 
