@@ -1,4 +1,5 @@
-// RMSNorm and LayerNorm as one row-wise computation: the internal arguments both public ops translate to.
+// RMSNorm and LayerNorm as one row-wise computation: the internal arguments both public ops
+// translate to.
 #pragma once
 
 #include "norm/kernels/layer_norm.h"

@@ -14,7 +14,8 @@
 
 namespace norm::wire {
 
-/// The bytes of one Tensor.data as they lie in the receive buffers: runs in order, at any alignment.
+/// The bytes of one Tensor.data as they lie in the receive buffers: runs in order, at any
+/// alignment.
 struct Payload {
   std::vector<absl::Span<const std::byte>> runs;
   int64_t size_bytes = 0;
@@ -25,21 +26,32 @@ struct Payload {
 
 /// A message whose Tensor.data fields stay in gRPC's slices.
 ///
-/// Parse walks the wire format, parses everything but tensor bytes with protobuf, and notes where the bytes are. Any field
-/// order, repeated and unknown fields are understood as protobuf would understand them. In `header` every non-empty
+/// Parse walks the wire format, parses everything but tensor bytes with protobuf, and notes where
+/// the bytes are. Any field order, repeated and unknown fields are understood as protobuf would
+/// understand them; groups, which proto3 does not have, are refused. In `header` every non-empty
 /// Tensor.data holds a marker instead of the bytes; payload() looks the bytes up by it.
 ///
 /// Ownership: keeps references to the slices; payloads are valid while this object lives.
 /// Threads:   const use from several threads.
 class ReceivedMessage {
  public:
+  ReceivedMessage() = default;
+  ReceivedMessage(ReceivedMessage&&) = default;
+  ReceivedMessage& operator=(ReceivedMessage&&) = default;
+  // Small slices hold their bytes inside themselves: a copy would leave the payloads pointing into
+  // the original.
+  ReceivedMessage(const ReceivedMessage&) = delete;
+  ReceivedMessage& operator=(const ReceivedMessage&) = delete;
+
   /// Largest total size of everything that is not tensor bytes.
   static constexpr int64_t kMaxHeaderBytes = 1 << 20;
 
-  /// Errors: INVALID_ARGUMENT when the bytes are no valid message of header's type, or the header is too large.
+  /// Errors: INVALID_ARGUMENT when the bytes are no valid message of header's type, or the header
+  /// is too large.
   absl::Status Parse(const grpc::ByteBuffer& buffer, google::protobuf::Message* header);
 
-  /// The bytes of `tensor`, which must be part of the header given to Parse. Empty when it carries none.
+  /// The bytes of `tensor`, which must be part of the header given to Parse. Empty when it carries
+  /// none.
   const Payload& payload(const norm::v1::Tensor& tensor) const;
 
  private:

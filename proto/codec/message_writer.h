@@ -11,17 +11,20 @@
 
 namespace norm::wire {
 
-/// Builds one ByteBuffer whose tensor bytes are slices over caller memory; any protobuf reader understands the result.
+/// Builds one ByteBuffer whose tensor bytes are slices over caller memory; any protobuf reader
+/// understands the result.
 ///
-/// Ownership: takes references to the attached slices; their memory is released when gRPC drops the last one.
+/// Ownership: takes references to the attached slices; their memory is released when gRPC drops the
+/// last one.
 class MessageWriter {
  public:
-  /// Makes `bytes` the data of `tensor`, which must be part of the message given to Build. Overwrites tensor->data with a
-  /// marker. An empty slice leaves the tensor without data.
+  /// Makes `bytes` the data of `tensor`, which must be part of the message given to Build.
+  /// Overwrites tensor->data with a marker. An empty slice leaves the tensor without data.
   void Attach(norm::v1::Tensor* tensor, grpc::Slice bytes);
 
-  /// Serializes `message` with the attached bytes in place of the markers. Tensors whose data was not attached must be empty.
-  /// Errors: INTERNAL when protobuf refuses; INVALID_ARGUMENT when the message would pass 2 GiB - 1 bytes.
+  /// Serializes `message` with the attached bytes in place of the markers. Tensors whose data was
+  /// not attached must be empty. Errors: INTERNAL when protobuf refuses; INVALID_ARGUMENT when the
+  /// message would pass 2 GiB - 1 bytes.
   absl::StatusOr<grpc::ByteBuffer> Build(const google::protobuf::Message& message);
 
  private:

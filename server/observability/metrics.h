@@ -1,5 +1,6 @@
-// Everything the server measures about itself. Recording takes no lock: fixed arrays of atomics over closed label sets,
-// turned into Prometheus families only when scraped (prometheus-cpp's own histograms take a mutex per observation).
+// Everything the server measures about itself. Recording takes no lock: fixed arrays of atomics
+// over closed label sets, turned into Prometheus families only when scraped (prometheus-cpp's own
+// histograms take a mutex per observation).
 #pragma once
 
 #include <cstdint>
@@ -18,7 +19,14 @@ enum class Stage : uint8_t { kDecode, kQueue, kCopyIn, kKernel, kCopyOut, kEncod
 inline constexpr int kStageCount = 7;
 
 /// Why a request was turned away before it was queued.
-enum class RejectReason : uint8_t { kQueueFull, kByteBudget, kTooLarge, kDraining, kNoDevice, kInvalid };
+enum class RejectReason : uint8_t {
+  kQueueFull,
+  kByteBudget,
+  kTooLarge,
+  kDraining,
+  kNoDevice,
+  kInvalid
+};
 inline constexpr int kRejectReasonCount = 6;
 
 /// How tensors reach the server. Shared memory and CUDA IPC will join.
@@ -30,7 +38,7 @@ struct ExecutionRecord {
   Op op;
   Direction direction;
   DType dtype;
-  int device_index = 0;     // into the names given to the constructor
+  int device_index = 0;           // into the names given to the constructor
   const char* close_reason = "";  // one of the names given to the constructor
   int64_t requests = 0;
   int64_t rows = 0;
@@ -38,19 +46,29 @@ struct ExecutionRecord {
   absl::Duration kernel_time;
 };
 
+/// Label values of build_info.
+struct BuildInfo {
+  std::string version;
+  std::string compiler;
+  std::string cuda_architectures;  // empty for a CPU-only build
+};
 
-/// Thread-safe. Labels are closed sets: op, direction, dtype, code, device, stage, reason, transport, way.
+/// Thread-safe. Labels are closed sets: op, direction, dtype, code, device, stage, reason,
+/// transport, way.
 class Metrics {
  public:
-  /// `device_names`: the label values of `device`, e.g. {"cpu"}. `close_reasons`: those of batch_close_total.
-  Metrics(std::vector<std::string> device_names, std::vector<std::string> close_reasons);
+  /// `device_names`: the label values of `device`, e.g. {"cpu"}. `close_reasons`: those of
+  /// batch_close_total.
+  Metrics(std::vector<std::string> device_names, std::vector<std::string> close_reasons,
+          BuildInfo build = {});
   ~Metrics();
   Metrics(const Metrics&) = delete;
   Metrics& operator=(const Metrics&) = delete;
 
-  /// One request ended with `code`, `latency` after its message was complete. Requests too broken to tell op or dtype are
-  /// counted by RecordMalformed instead.
-  void RecordRequest(Op op, Direction direction, DType dtype, absl::StatusCode code, absl::Duration latency);
+  /// One request ended with `code`, `latency` after its message was complete. Requests too broken
+  /// to tell op or dtype are counted by RecordMalformed instead.
+  void RecordRequest(Op op, Direction direction, DType dtype, absl::StatusCode code,
+                     absl::Duration latency);
   void RecordMalformed(Direction direction);
   void RecordStage(Stage stage, absl::Duration time);
   void RecordExecution(const ExecutionRecord& record);
@@ -83,7 +101,8 @@ class Metrics {
   };
   Totals totals() const;
 
-  /// For MetricsEndpoint (server/observability/metrics_endpoint.h), which registers it with prometheus-cpp.
+  /// For MetricsEndpoint (server/observability/metrics_endpoint.h), which registers it with
+  /// prometheus-cpp.
   class Impl;
   const std::shared_ptr<Impl>& impl() const { return impl_; }
 

@@ -19,19 +19,27 @@ enum class BatchCloseReason : uint8_t {
 };
 inline constexpr int kBatchCloseReasonCount = 4;
 
-/// Jobs that share one launch: one job, or mergeable jobs that are equal in all but their rows (same key, same parameters
-/// bytes). Never empty.
+/// "slot_free", "rows", "bytes", "single": the label values of batch_close_total.
+const char* BatchCloseReasonName(BatchCloseReason reason);
+std::vector<std::string> BatchCloseReasonNames();
+
+/// Jobs that share one launch: one job, or mergeable jobs that are equal in all but their rows
+/// (same key, same parameters bytes). Never empty.
 struct Batch {
   std::vector<std::unique_ptr<Job>> jobs;
   BatchCloseReason reason = BatchCloseReason::kSingle;
+  absl::Time started;              // set by the scheduler when it hands the batch over
   std::vector<JobResult> results;  // filled by the executor, one per job, in order
 };
 
 /// Runs batches on one device, several at a time (one per slot).
 ///
-/// Ownership:  the executor holds a batch from Start until it hands it back through the done callback.
-/// Threads:    Start may be called from any thread and never blocks; the callback comes on a thread of the executor, exactly
-///             once per batch, also when the batch failed or the device is lost.
+/// Ownership:  the executor holds a batch from Start until it hands it back through `done`.
+/// Threads:    Start may be called from any thread and never blocks; `done` comes on a thread of
+/// the
+///             executor, exactly once per batch, also when the batch failed or the device is lost.
+/// Results:    status and outputs of each job, and the copy and kernel times of its timing; the
+///             scheduler fills the rest.
 class BatchExecutor {
  public:
   using BatchDone = absl::AnyInvocable<void(std::unique_ptr<Batch>)>;
@@ -44,7 +52,8 @@ class BatchExecutor {
   virtual int slots() const = 0;
   /// False once the device is lost; batches started then fail with UNAVAILABLE.
   virtual bool healthy() const = 0;
-  /// Largest total of input, output and workspace bytes a single batch may take; more is RESOURCE_EXHAUSTED on admission.
+  /// Largest total of input and output bytes (ProblemBytes) a single batch may take; a request with
+  /// more is RESOURCE_EXHAUSTED on admission. Leaves room for the workspace.
   virtual int64_t max_batch_bytes() const = 0;
 
   virtual void Start(std::unique_ptr<Batch> batch, BatchDone done) = 0;

@@ -8,7 +8,8 @@ namespace norm::server {
 class Clock {
  public:
   virtual ~Clock() = default;
-  /// Monotonic enough for deadlines: the system's wall clock in production, since gRPC deadlines are wall times.
+  /// Monotonic enough for deadlines: the system's wall clock in production, since gRPC deadlines
+  /// are wall times.
   virtual absl::Time Now() const = 0;
 
   /// The process's real clock, never deleted.

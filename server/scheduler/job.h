@@ -17,14 +17,16 @@
 
 namespace norm::server {
 
-/// The bytes of an input tensor as they lie in the receive buffers: runs in order, not aligned, borrowed from the request.
+/// The bytes of an input tensor as they lie in the receive buffers: runs in order, not aligned,
+/// borrowed from the request.
 struct InputTensor {
   std::vector<absl::Span<const std::byte>> runs;
   int64_t size_bytes = 0;
 };
 
-/// An output tensor in staging memory. `data` stays valid, and its memory out of the pool, while a copy of `owner` lives;
-/// dropping the last copy is cheap and makes no CUDA call, on whatever thread.
+/// An output tensor in staging memory. `data` stays valid, and its memory out of the pool, while a
+/// copy of `owner` lives; dropping the last copy is cheap and makes no CUDA call, on whatever
+/// thread.
 struct OutputTensor {
   const std::byte* data = nullptr;
   int64_t size_bytes = 0;
@@ -43,23 +45,28 @@ struct JobTiming {
   int64_t batch_rows = 0;
 };
 
-/// What a job ends with. `outputs` is indexed by TensorRole and filled for problem.outputs when `status` is OK.
+/// What a job ends with. `outputs` is indexed by TensorRole and filled for problem.outputs when
+/// `status` is OK.
 struct JobResult {
   absl::Status status;
   std::array<OutputTensor, kTensorRoleCount> outputs;
   JobTiming timing;
 };
 
-/// A request accepted by the transport. Owned by one holder at a time: transport, scheduler, executor, scheduler again.
+/// A request accepted by the transport. Owned by one holder at a time: transport, scheduler,
+/// executor, scheduler again.
 ///
-/// `done` is called exactly once for a submitted job, on any thread, must not block, and may delete what the inputs borrow.
+/// `done` is called exactly once for a submitted job, on any thread, must not block, and may delete
+/// what the inputs borrow.
 struct Job {
   NormProblem problem;
-  std::array<InputTensor, kTensorRoleCount> inputs;  // indexed by TensorRole, filled for problem.inputs
-  absl::Time deadline = absl::InfiniteFuture();      // on the Clock's time line
-  absl::Time received;                               // when its message was complete
-  absl::Time submitted;                              // set by the scheduler
-  /// Set by the transport when the caller has gone; looked at before the job is launched. Shared with the call.
+  std::array<InputTensor, kTensorRoleCount>
+      inputs;                                    // indexed by TensorRole, filled for problem.inputs
+  absl::Time deadline = absl::InfiniteFuture();  // on the Clock's time line
+  absl::Time received;                           // when its message was complete
+  absl::Time submitted;                          // set by the scheduler
+  /// Set by the transport when the caller has gone; looked at before the job is launched. Shared
+  /// with the call.
   std::shared_ptr<std::atomic<bool>> cancelled;
   absl::AnyInvocable<void(JobResult)> done;
 };

@@ -1,4 +1,5 @@
-// What one request asks to be computed: a plain value, checked by the transport, run by the device room.
+// What one request asks to be computed: a plain value, checked by the transport, run by the device
+// room.
 #pragma once
 
 #include <cstdint>
@@ -50,17 +51,20 @@ class TensorRoleSet {
   uint32_t bits_ = 0;
 };
 
-/// One computation, sizes and options, without its data. Consistent by construction (server/transport/request_decoder).
-/// kMean, kRstd, kRunningMean and kRunningVar appear in `inputs` or `outputs` or both.
+/// One computation, sizes and options, without its data. Consistent by construction
+/// (server/transport/request_decoder). kMean, kRstd, kRunningMean and kRunningVar appear in
+/// `inputs` or `outputs` or both.
 struct NormProblem {
   Op op = Op::kRmsNorm;
   Direction direction = Direction::kForward;
   DType dtype = DType::kF32;
-  DType weight_dtype = DType::kF32;  // of weight, bias, dweight, dbias; equals StatisticsDType(dtype) when there is none
+  DType weight_dtype = DType::kF32;  // of weight, bias, dweight, dbias; equals
+                                     // StatisticsDType(dtype) when there is none
   TensorRoleSet inputs;
   TensorRoleSet outputs;
 
-  // Row ops. For BatchNorm rows counts batch * spatial and hidden_size the channels (for limits and metrics).
+  // Row ops. For BatchNorm rows counts batch * spatial and hidden_size the channels (for limits and
+  // metrics).
   int64_t rows = 0;
   int64_t hidden_size = 0;
   Rounding rounding = Rounding::kOnce;
@@ -74,7 +78,8 @@ struct NormProblem {
   double eps = 0.0;
 };
 
-/// Elements and dtype of a role's tensor in this problem, and the bytes they take. No overflow: the decoder bounded them.
+/// Elements and dtype of a role's tensor in this problem, and the bytes they take. No overflow: the
+/// decoder bounded them.
 int64_t TensorElements(const NormProblem& problem, TensorRole role);
 DType TensorDType(const NormProblem& problem, TensorRole role);
 int64_t TensorBytes(const NormProblem& problem, TensorRole role);
@@ -82,8 +87,25 @@ int64_t TensorBytes(const NormProblem& problem, TensorRole role);
 /// Bytes of all inputs plus all outputs: what the problem must move, and what admission counts.
 int64_t ProblemBytes(const NormProblem& problem);
 
-/// Whether rows of this problem may share a launch with rows of another by concatenation: row-wise forward and BatchNorm
-/// inference in NHWC or [N, C], where each row's result is independent (the merging law, CONTRIBUTING.md).
+/// Whether this role is a parameter: given once per launch and shared by the rows of every job
+/// merged into it, so its bytes must be equal in all of them. The other inputs and outputs of a
+/// mergeable problem are concatenated.
+constexpr bool IsParameter(TensorRole role) {
+  return role == TensorRole::kWeight || role == TensorRole::kBias ||
+         role == TensorRole::kRunningMean || role == TensorRole::kRunningVar;
+}
+
+/// Bytes of the input parameters: what a merged launch reads once instead of once per job.
+int64_t ParameterBytes(const NormProblem& problem);
+
+/// A BatchNorm tensor whose last dimension is the channels: NHWC, and [N, C] in either layout. Its
+/// positions are rows.
+bool IsChannelsLast(const BatchNormShape& shape);
+
+/// Whether rows of this problem may share a launch with rows of another by concatenation, each
+/// row's result being independent (the merging law, CONTRIBUTING.md): row-wise forward, and
+/// BatchNorm inference that returns y alone. BatchNorm concatenates positions where channels are
+/// last, images of equal spatial size in NCHW.
 bool IsRowMergeable(const NormProblem& problem);
 
 }  // namespace norm::server

@@ -20,22 +20,23 @@ class Scheduler {
  public:
   virtual ~Scheduler() = default;
 
-  /// Takes the job on OK and will call its `done` exactly once; on any other status the job stays with the caller
-  /// (`job` keeps its value) and `done` is not called. Never blocks.
+  /// Takes the job on OK and will call its `done` exactly once; on any other status the job stays
+  /// with the caller (`job` keeps its value) and `done` is not called. Never blocks.
   ///
-  /// Errors: UNAVAILABLE (with a "norm.retry-after" payload, see RetryAfter) when the queue or the byte budget is full, when
-  /// draining, or when no device is healthy; RESOURCE_EXHAUSTED when the job alone exceeds a limit; DEADLINE_EXCEEDED when
-  /// its deadline has passed.
+  /// Errors: UNAVAILABLE (see RetryAfter) when the queue or the byte budget is full, when draining,
+  ///         or when no device is healthy; RESOURCE_EXHAUSTED when the job alone exceeds a limit;
+  ///         DEADLINE_EXCEEDED when its deadline has passed; CANCELLED when its caller has left.
   virtual absl::Status Submit(std::unique_ptr<Job>& job) = 0;
 
-  /// Completes queued jobs whose deadline has passed or whose `cancelled` is set. Called by the transport when it sees a
-  /// caller leave, and by the scheduler's own timer.
+  /// Completes queued jobs whose deadline has passed or whose `cancelled` is set. Called by the
+  /// transport when it sees a caller leave, and by the scheduler's own timer.
   virtual void ReapQueue() = 0;
 
   virtual SchedulerLoad Load() const = 0;
 };
 
-/// Attaches to an UNAVAILABLE status when to try again; the transport turns it into RetryInfo and pushback metadata.
+/// Attaches to an UNAVAILABLE status when to try again; the transport turns it into RetryInfo and
+/// pushback metadata.
 absl::Status WithRetryAfter(absl::Status status, absl::Duration retry_after);
 /// Zero when the status carries none.
 absl::Duration RetryAfter(const absl::Status& status);

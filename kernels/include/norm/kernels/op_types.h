@@ -1,4 +1,5 @@
-// The closed sets that kernels, scheduler, transport and metrics all speak of. Standard library only.
+// The closed sets that kernels, scheduler, transport and metrics all speak of. Standard library
+// only.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +12,8 @@ inline constexpr int kOpCount = 3;
 enum class Direction : uint8_t { kForward, kBackward };
 inline constexpr int kDirectionCount = 2;
 
-/// How y is rounded: once at the end, or x * rstd rounded to the dtype of x before weight is applied (HF Llama parity).
+/// How y is rounded: once at the end, or x * rstd rounded to the dtype of x before weight is
+/// applied (HF Llama parity).
 enum class Rounding : uint8_t { kOnce, kNormalizedFirst };
 
 /// Where the channels of a BatchNorm tensor are: [N, C, spatial...] or [N, spatial..., C].

@@ -55,8 +55,9 @@ Status Validate(const RmsNormBackwardArgs& args);
 /// Math:         s = x + residual (rounded to dtype), rstd[r] = 1 / sqrt(mean_h(s[r,h]^2) + eps)
 ///               y[r,h] = s[r,h] * rstd[r] * (weight[h] + weight_offset)
 /// Source:       arXiv:1910.07467; weight_offset as in Gemma, residual as in fused add-norm kernels
-/// Shapes:       x, residual, residual_sum, y [rows, hidden_size]; weight [hidden_size]; rstd [rows]
-/// Dtypes:       x = residual = residual_sum = y in {f32, f16, bf16, f64}; weight same as x or f32; rstd f32 (f64 for f64);
+/// Shapes:       x, residual, residual_sum, y [rows, hidden_size]; weight [hidden_size]; rstd
+/// [rows] Dtypes:       x = residual = residual_sum = y in {f32, f16, bf16, f64}; weight same as x
+/// or f32; rstd f32 (f64 for f64);
 ///               sums in f32 (f64 for f64)
 /// Layout:       contiguous, no alignment required beyond the element's
 /// Limits:       hidden_size >= 1; rows >= 0, zero enqueues nothing; 64-bit element offsets
@@ -65,32 +66,36 @@ Status Validate(const RmsNormBackwardArgs& args);
 /// Ownership:    borrows every pointer until work on `stream` completes; allocates nothing
 /// Stream:       enqueues on `stream`, returns without synchronizing; its device must be current
 /// Workspace:    RmsNormForwardWorkspaceBytes(args) bytes, kWorkspaceAlignment
-/// Determinism:  bitwise equal run to run; a row's bits depend on its data, hidden_size, dtypes and the device model only
-/// Errors:       kInvalidArgument as Validate; kCuda if the launch is refused
+/// Determinism:  bitwise equal run to run; a row's bits depend on its data, hidden_size, dtypes and
+/// the device model only Errors:       kInvalidArgument as Validate; kCuda if the launch is refused
 /// Threads:      safe to call concurrently on different streams
 Status RmsNormForward(const RmsNormForwardArgs& args, Workspace workspace, StreamHandle stream);
 size_t RmsNormForwardWorkspaceBytes(const RmsNormForwardArgs& args);
 
-/// Gradients of RmsNormForward with respect to x (of the sum, where a residual was added) and weight.
+/// Gradients of RmsNormForward with respect to x (of the sum, where a residual was added) and
+/// weight.
 ///
 /// Math:         h = x * rstd, g = dy * (weight + weight_offset)
-///               dx = rstd * (g - h * mean_h(g * h)) + dresidual_sum, dweight[h] = sum_r dy[r,h] * h[r,h]
+///               dx = rstd * (g - h * mean_h(g * h)) + dresidual_sum, dweight[h] = sum_r dy[r,h] *
+///               h[r,h]
 /// Source:       derivative of arXiv:1910.07467
-/// Shapes:       dy, x, dresidual_sum, dx [rows, hidden_size]; weight, dweight [hidden_size]; rstd [rows]
-/// Dtypes:       dy = x = dresidual_sum = dx; weight = dweight same as x or f32; rstd f32 (f64 for f64); dweight summed
+/// Shapes:       dy, x, dresidual_sum, dx [rows, hidden_size]; weight, dweight [hidden_size]; rstd
+/// [rows] Dtypes:       dy = x = dresidual_sum = dx; weight = dweight same as x or f32; rstd f32
+/// (f64 for f64); dweight summed
 ///               in f32 or wider, in a fixed order
 /// Limits:       as forward; zero rows write a zero dweight
 /// Aliasing:     dx may equal dy, x or dresidual_sum exactly; partial overlap is an error
 /// Workspace:    RmsNormBackwardWorkspaceBytes(args) bytes on the current device
-/// Determinism:  bitwise equal run to run; dx row by row as forward; dweight depends on the arguments and device model only
-/// Ownership, Stream, Errors, Threads: as RmsNormForward
+/// Determinism:  bitwise equal run to run; dx row by row as forward; dweight depends on the
+/// arguments and device model only Ownership, Stream, Errors, Threads: as RmsNormForward
 Status RmsNormBackward(const RmsNormBackwardArgs& args, Workspace workspace, StreamHandle stream);
 size_t RmsNormBackwardWorkspaceBytes(const RmsNormBackwardArgs& args);
 
 namespace cpu {
 
-/// The same computations on host memory, complete on return. Bits do not depend on the number of threads. Reductions are in f64
-/// for every dtype: squares of finite f32 and bf16 values neither overflow nor underflow, with eps = 0 too.
+/// The same computations on host memory, complete on return. Bits do not depend on the number of
+/// threads. Reductions are in f64 for every dtype: squares of finite f32 and bf16 values neither
+/// overflow nor underflow, with eps = 0 too.
 Status RmsNormForward(const RmsNormForwardArgs& args, Workspace workspace, ThreadPool& threads);
 size_t RmsNormForwardWorkspaceBytes(const RmsNormForwardArgs& args);
 Status RmsNormBackward(const RmsNormBackwardArgs& args, Workspace workspace, ThreadPool& threads);

@@ -1,4 +1,5 @@
-// Result of a kernels-library call. Standard library only; becomes absl::Status once, in server/device.
+// Result of a kernels-library call. Standard library only; becomes absl::Status once, in
+// server/device.
 #pragma once
 
 #include <string>
@@ -14,7 +15,8 @@ enum class StatusCode {
   kCuda,             // the CUDA runtime refused a call
 };
 
-/// A code, the CUDA error behind it (0 when there is none) and a message that names field, rule and both values.
+/// A code, the CUDA error behind it (0 when there is none) and a message that names field, rule and
+/// both values.
 class [[nodiscard]] Status {
  public:
   Status() = default;

@@ -21,8 +21,8 @@ class ThreadPool {
 
   int threads() const;
 
-  /// Calls task(i) once for each i in [0, count), in no particular order, and returns when all are done.
-  /// Which thread runs which index is not defined: results must not depend on it.
+  /// Calls task(i) once for each i in [0, count), in no particular order, and returns when all are
+  /// done. Which thread runs which index is not defined: results must not depend on it.
   void Run(int64_t count, const std::function<void(int64_t)>& task);
 
  private:

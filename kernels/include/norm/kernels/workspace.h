@@ -12,7 +12,8 @@ using StreamHandle = CUstream_st*;
 
 inline constexpr size_t kWorkspaceAlignment = 256;
 
-/// Scratch memory, undefined before and after a call: device memory for CUDA entry points, host memory for CPU ones.
+/// Scratch memory, undefined before and after a call: device memory for CUDA entry points, host
+/// memory for CPU ones.
 struct Workspace {
   void* data = nullptr;
   size_t size_bytes = 0;

@@ -1,0 +1,71 @@
+// The client of normd: typed calls with deadlines, retries and owned results.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "norm/client/options.h"
+#include "norm/client/requests.h"
+#include "norm/client/server_info.h"
+#include "norm/client/stream.h"
+
+namespace norm::client {
+
+/// Connections to one server.
+///
+/// Deadlines:  every call takes a timeout, positive and finite; it covers all tries and the waits
+/// between them. Errors:     the server's code and message. Details (google.rpc.BadRequest,
+/// RetryInfo) are payloads of the status under
+///             their type URL. INVALID_ARGUMENT without a round trip for views that contradict
+///             themselves.
+/// Threads:    every method may be called from several threads at once.
+/// Ownership:  streams opened by a client may outlive it.
+class Client {
+ public:
+  /// `address` is host:port, or any gRPC target ("unix:/run/normd.sock", "dns:///name:8470"). Does
+  /// not wait for the server: the first call connects. Errors: INVALID_ARGUMENT for an empty
+  /// address or options out of range.
+  static absl::StatusOr<std::unique_ptr<Client>> Create(const std::string& address,
+                                                        const ClientOptions& options = {});
+  ~Client();
+  Client(const Client&) = delete;
+  Client& operator=(const Client&) = delete;
+
+  absl::StatusOr<ForwardResult> RmsNorm(const RmsNormRequest& request, absl::Duration timeout);
+  absl::StatusOr<ForwardResult> LayerNorm(const LayerNormRequest& request, absl::Duration timeout);
+  absl::StatusOr<ForwardResult> BatchNorm(const BatchNormRequest& request, absl::Duration timeout);
+  absl::StatusOr<BackwardResult> RmsNormBackward(const RmsNormBackwardRequest& request,
+                                                 absl::Duration timeout);
+  absl::StatusOr<BackwardResult> LayerNormBackward(const LayerNormBackwardRequest& request,
+                                                   absl::Duration timeout);
+  absl::StatusOr<BackwardResult> BatchNormBackward(const BatchNormBackwardRequest& request,
+                                                   absl::Duration timeout);
+
+  /// The calls above for an op known at run time only.
+  absl::StatusOr<ForwardResult> Normalize(const ForwardRequest& request, absl::Duration timeout,
+                                          const CallOptions& options = {});
+  absl::StatusOr<BackwardResult> NormalizeBackward(const BackwardRequest& request,
+                                                   absl::Duration timeout,
+                                                   const CallOptions& options = {});
+
+  /// Opens a stream on one of the connections: many requests in flight, results as they complete.
+  std::unique_ptr<NormalizeStream> OpenStream(const StreamOptions& options = {});
+
+  absl::StatusOr<ServerInfo> GetServerInfo(absl::Duration timeout);
+  absl::StatusOr<ServerStatistics> GetStatistics(absl::Duration timeout);
+  /// Health of one service ("norm.v1.NormalizationService"), or of the whole server for "".
+  absl::StatusOr<Health> CheckHealth(const std::string& service, absl::Duration timeout);
+
+ private:
+  class Impl;
+  explicit Client(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+/// Whether a failed call never got an answer from a server: no connection, or one that broke.
+bool IsServerUnreachable(const absl::Status& status);
+
+}  // namespace norm::client

@@ -1,0 +1,63 @@
+// What a server says about itself.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "norm/kernels/dtype.h"
+
+namespace norm::client {
+
+struct DeviceInfo {
+  std::string name;  // "cpu", "cuda:0", ...
+  std::string model;
+  uint64_t memory_bytes = 0;
+  int compute_capability = 0;  // 90 for sm_90; 0 for the CPU
+  int multiprocessors = 0;     // or CPU threads
+  bool healthy = false;
+};
+
+struct ServerLimits {
+  uint64_t max_message_bytes = 0;
+  uint64_t max_in_flight_bytes = 0;
+  uint64_t max_queue_requests = 0;
+  uint64_t max_batch_rows = 0;
+  uint64_t max_batch_bytes = 0;
+  uint32_t slots_per_device = 0;
+};
+
+struct Capability {
+  std::string op;         // "rms_norm", "layer_norm", "batch_norm"
+  std::string direction;  // "forward", "backward"
+  DType dtype = DType::kF32;
+  std::vector<DType> weight_dtypes;
+};
+
+struct ServerInfo {
+  std::string version;
+  std::string build;
+  std::vector<std::string> cuda_architectures;  // empty for a CPU-only build
+  std::vector<DeviceInfo> devices;
+  ServerLimits limits;
+  std::vector<Capability> capabilities;
+  double uptime_seconds = 0;
+  bool draining = false;
+};
+
+struct ServerStatistics {
+  uint64_t requests_ok = 0;
+  uint64_t requests_failed = 0;
+  uint64_t executions = 0;
+  uint64_t rows = 0;
+  uint64_t bytes_in = 0;
+  uint64_t bytes_out = 0;
+  uint64_t in_flight_requests = 0;
+  uint64_t in_flight_bytes = 0;
+  uint64_t queued_requests = 0;
+};
+
+/// grpc.health.v1.HealthCheckResponse.ServingStatus.
+enum class Health { kUnknown, kServing, kNotServing, kServiceUnknown };
+
+}  // namespace norm::client

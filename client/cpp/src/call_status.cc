@@ -1,0 +1,65 @@
+#include "call_status.h"
+
+#include <string>
+
+#include "absl/strings/cord.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/string_view.h"
+#include "norm/client/client.h"
+
+namespace norm::client {
+namespace {
+
+constexpr absl::string_view kUnreachable = "normd.client/unreachable";
+constexpr char kPushbackTrailer[] = "grpc-retry-pushback-ms";
+
+void AddDetails(const norm::v1::Status& details, absl::Status* status) {
+  for (const google::protobuf::Any& detail : details.details()) {
+    status->SetPayload(detail.type_url(), absl::Cord(detail.value()));
+  }
+}
+
+}  // namespace
+
+absl::Status ToAbslStatus(const grpc::Status& status, const grpc::ClientContext& context,
+                          Connection connection) {
+  if (status.ok()) return absl::OkStatus();
+  absl::Status result(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+  norm::v1::Status details;
+  const bool has_details =
+      !status.error_details().empty() && details.ParseFromString(status.error_details());
+  if (has_details) AddDetails(details, &result);
+  // The server marks every UNAVAILABLE of its own with a pushback or details; gRPC's own carry
+  // neither.
+  const bool answered = has_details || RetryPushback(context).has_value();
+  const bool lost = status.error_code() == grpc::StatusCode::UNAVAILABLE ||
+                    (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED &&
+                     connection == Connection::kDown);
+  if (lost && !answered) result.SetPayload(kUnreachable, absl::Cord());
+  return result;
+}
+
+absl::Status ToAbslStatus(const norm::v1::Status& status) {
+  if (status.code() == 0) return absl::OkStatus();
+  absl::Status result(static_cast<absl::StatusCode>(status.code()), status.message());
+  AddDetails(status, &result);
+  return result;
+}
+
+std::optional<absl::Duration> RetryPushback(const grpc::ClientContext& context) {
+  const auto& trailers = context.GetServerTrailingMetadata();
+  const auto found = trailers.find(kPushbackTrailer);
+  if (found == trailers.end()) return std::nullopt;
+  int64_t milliseconds = 0;
+  if (!absl::SimpleAtoi(absl::string_view(found->second.data(), found->second.size()),
+                        &milliseconds)) {
+    milliseconds = -1;
+  }
+  return absl::Milliseconds(milliseconds);
+}
+
+bool IsServerUnreachable(const absl::Status& status) {
+  return status.GetPayload(kUnreachable).has_value();
+}
+
+}  // namespace norm::client

@@ -1,0 +1,197 @@
+#include "norm/client/client.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "channel_pool.h"
+#include "google/protobuf/wrappers.pb.h"
+#include "request_encoder.h"
+#include "result_decoder.h"
+#include "retry.h"
+#include "server_info_decoder.h"
+#include "stream_impl.h"
+#include "timeout.h"
+#include "unary_call.h"
+
+namespace norm::client {
+namespace {
+
+absl::Status Validate(const std::string& address, const ClientOptions& options) {
+  if (address.empty()) return absl::InvalidArgumentError("address is empty: host:port is needed");
+  if (options.connections < 1) {
+    return absl::InvalidArgumentError(absl::StrCat("connections ", options.connections, " < 1"));
+  }
+  if (options.max_receive_bytes < 1 || options.max_receive_bytes > INT32_MAX) {
+    return absl::InvalidArgumentError(absl::StrCat("max_receive_bytes ", options.max_receive_bytes,
+                                                   " is outside [1, 2147483647]"));
+  }
+  if (options.keepalive_interval.has_value() && (*options.keepalive_interval < absl::Seconds(1) ||
+                                                 *options.keepalive_interval > absl::Hours(24))) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("keepalive_interval ", absl::FormatDuration(*options.keepalive_interval),
+                     " is outside [1s, 24h]"));
+  }
+  return Validate(options.retry);
+}
+
+}  // namespace
+
+class Client::Impl {
+ public:
+  Impl(const std::string& address, const ClientOptions& options)
+      : retry_(options.retry), channels_(address, options) {}
+
+  /// All tries of one call.
+  absl::StatusOr<grpc::ByteBuffer> Call(const UnaryCall& call) {
+    grpc::ByteBuffer reply;
+    SystemRetryClock clock;
+    absl::Status status = RunWithRetries(retry_, call.deadline, clock, [&] {
+      reply.Clear();
+      return TryOnce(channels_.Next(), call, &reply);
+    });
+    if (!status.ok()) return status;
+    return reply;
+  }
+
+  /// A call that carries tensors.
+  template <typename Result, typename Request, typename Response, typename TypedRequest>
+  absl::StatusOr<Result> CallWithTensors(const std::string& method, const TypedRequest& typed,
+                                         absl::Duration timeout, const CallOptions& options) {
+    absl::StatusOr<absl::Time> deadline = DeadlineAfter(timeout);
+    if (!deadline.ok()) return deadline.status();
+    wire::MessageWriter writer;
+    Request message;
+    if (absl::Status status = Encode(typed, &writer, &message); !status.ok()) return status;
+    absl::StatusOr<grpc::ByteBuffer> buffer = writer.Build(message);
+    if (!buffer.ok()) return buffer.status();
+    absl::StatusOr<grpc::ByteBuffer> reply =
+        Call(UnaryCall{method, *buffer, *deadline, options.progress});
+    if (!reply.ok()) return reply.status();
+    wire::ReceivedMessage received;
+    Response response;
+    if (absl::Status status = received.Parse(*reply, &response); !status.ok()) {
+      return absl::InternalError(
+          absl::StrCat("the server's reply cannot be read: ", status.message()));
+    }
+    return Decode(received, response);
+  }
+
+  /// A call of a control service.
+  absl::Status CallPlain(const std::string& method, const google::protobuf::Message& request,
+                         absl::Duration timeout, google::protobuf::Message* response) {
+    absl::StatusOr<absl::Time> deadline = DeadlineAfter(timeout);
+    if (!deadline.ok()) return deadline.status();
+    absl::StatusOr<grpc::ByteBuffer> buffer = ToByteBuffer(request);
+    if (!buffer.ok()) return buffer.status();
+    absl::StatusOr<grpc::ByteBuffer> reply = Call(UnaryCall{method, *buffer, *deadline, nullptr});
+    if (!reply.ok()) return reply.status();
+    return FromByteBuffer(&*reply, response);
+  }
+
+  const std::shared_ptr<grpc::Channel>& NextChannel() { return channels_.Next(); }
+
+ private:
+  const RetryPolicy retry_;
+  ChannelPool channels_;
+};
+
+absl::StatusOr<std::unique_ptr<Client>> Client::Create(const std::string& address,
+                                                       const ClientOptions& options) {
+  if (absl::Status status = Validate(address, options); !status.ok()) return status;
+  return std::unique_ptr<Client>(new Client(std::make_unique<Impl>(address, options)));
+}
+
+Client::Client(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Client::~Client() = default;
+
+absl::StatusOr<ForwardResult> Client::RmsNorm(const RmsNormRequest& request,
+                                              absl::Duration timeout) {
+  return Normalize(request, timeout);
+}
+
+absl::StatusOr<ForwardResult> Client::LayerNorm(const LayerNormRequest& request,
+                                                absl::Duration timeout) {
+  return Normalize(request, timeout);
+}
+
+absl::StatusOr<ForwardResult> Client::BatchNorm(const BatchNormRequest& request,
+                                                absl::Duration timeout) {
+  return Normalize(request, timeout);
+}
+
+absl::StatusOr<BackwardResult> Client::RmsNormBackward(const RmsNormBackwardRequest& request,
+                                                       absl::Duration timeout) {
+  return NormalizeBackward(request, timeout);
+}
+
+absl::StatusOr<BackwardResult> Client::LayerNormBackward(const LayerNormBackwardRequest& request,
+                                                         absl::Duration timeout) {
+  return NormalizeBackward(request, timeout);
+}
+
+absl::StatusOr<BackwardResult> Client::BatchNormBackward(const BatchNormBackwardRequest& request,
+                                                         absl::Duration timeout) {
+  return NormalizeBackward(request, timeout);
+}
+
+absl::StatusOr<ForwardResult> Client::Normalize(const ForwardRequest& request,
+                                                absl::Duration timeout,
+                                                const CallOptions& options) {
+  return impl_
+      ->CallWithTensors<ForwardResult, norm::v1::NormalizeRequest, norm::v1::NormalizeResponse>(
+          "/norm.v1.NormalizationService/Normalize", request, timeout, options);
+}
+
+absl::StatusOr<BackwardResult> Client::NormalizeBackward(const BackwardRequest& request,
+                                                         absl::Duration timeout,
+                                                         const CallOptions& options) {
+  return impl_->CallWithTensors<BackwardResult, norm::v1::NormalizeBackwardRequest,
+                                norm::v1::NormalizeBackwardResponse>(
+      "/norm.v1.NormalizationService/NormalizeBackward", request, timeout, options);
+}
+
+std::unique_ptr<NormalizeStream> Client::OpenStream(const StreamOptions& options) {
+  return std::unique_ptr<NormalizeStream>(
+      new NormalizeStream(std::make_unique<NormalizeStream::Impl>(impl_->NextChannel(), options)));
+}
+
+absl::StatusOr<ServerInfo> Client::GetServerInfo(absl::Duration timeout) {
+  norm::v1::ServerInfo response;
+  absl::Status status = impl_->CallPlain("/norm.v1.ServerService/GetServerInfo",
+                                         norm::v1::GetServerInfoRequest(), timeout, &response);
+  if (!status.ok()) return status;
+  return Decode(response);
+}
+
+absl::StatusOr<ServerStatistics> Client::GetStatistics(absl::Duration timeout) {
+  norm::v1::ServerStatistics response;
+  absl::Status status = impl_->CallPlain("/norm.v1.ServerService/GetStatistics",
+                                         norm::v1::GetStatisticsRequest(), timeout, &response);
+  if (!status.ok()) return status;
+  return Decode(response);
+}
+
+absl::StatusOr<Health> Client::CheckHealth(const std::string& service, absl::Duration timeout) {
+  // grpc.health.v1's request is { string service = 1 } and its response { enum status = 1 }: the
+  // wrappers of protobuf have the same encoding, and Debian's gRPC ships no generated code for the
+  // health messages.
+  google::protobuf::StringValue request;
+  request.set_value(service);
+  google::protobuf::Int32Value response;
+  absl::Status status =
+      impl_->CallPlain("/grpc.health.v1.Health/Check", request, timeout, &response);
+  if (!status.ok()) return status;
+  switch (response.value()) {
+    case 1:
+      return Health::kServing;
+    case 2:
+      return Health::kNotServing;
+    case 3:
+      return Health::kServiceUnknown;
+    default:
+      return Health::kUnknown;
+  }
+}
+
+}  // namespace norm::client

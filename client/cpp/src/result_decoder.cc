@@ -1,0 +1,123 @@
+#include "result_decoder.h"
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+namespace norm::client {
+namespace {
+
+absl::StatusOr<Tensor> DecodeTensor(const char* name, const wire::ReceivedMessage& received,
+                                    const norm::v1::Tensor& tensor) {
+  const std::optional<DType> dtype = FromProto(tensor.dtype());
+  if (!dtype.has_value()) {
+    return absl::InternalError(absl::StrCat("the server's ", name, " has dtype ", tensor.dtype()));
+  }
+  absl::StatusOr<Tensor> result =
+      Tensor::Allocate(*dtype, std::vector<int64_t>(tensor.shape().begin(), tensor.shape().end()));
+  if (absl::IsInvalidArgument(result.status())) {
+    return absl::InternalError(
+        absl::StrCat("the server's ", name, ": ", result.status().message()));
+  }
+  if (!result.ok()) return result;
+  const wire::Payload& payload = received.payload(tensor);
+  const auto expected = static_cast<int64_t>(result->bytes().size());
+  if (payload.size_bytes != expected) {
+    return absl::InternalError(absl::StrCat("the server's ", name, " has ", payload.size_bytes,
+                                            " bytes where its shape needs ", expected));
+  }
+  payload.CopyTo(result->mutable_bytes().data());
+  return result;
+}
+
+/// Decodes the optional tensors of a response and keeps the first error.
+class TensorDecoder {
+ public:
+  explicit TensorDecoder(const wire::ReceivedMessage& received) : received_(received) {}
+
+  std::optional<Tensor> Take(const char* name, bool present, const norm::v1::Tensor& tensor) {
+    if (!present || !status_.ok()) return std::nullopt;
+    absl::StatusOr<Tensor> result = DecodeTensor(name, received_, tensor);
+    if (!result.ok()) {
+      status_ = result.status();
+      return std::nullopt;
+    }
+    return *std::move(result);
+  }
+
+  const absl::Status& status() const { return status_; }
+
+ private:
+  const wire::ReceivedMessage& received_;
+  absl::Status status_;
+};
+
+Timing FromProto(const norm::v1::Timing& timing) {
+  return Timing{.decode_us = timing.decode_us(),
+                .queue_us = timing.queue_us(),
+                .copy_in_us = timing.copy_in_us(),
+                .kernel_us = timing.kernel_us(),
+                .copy_out_us = timing.copy_out_us(),
+                .total_us = timing.total_us(),
+                .device = timing.device(),
+                .batch_requests = timing.batch_requests(),
+                .batch_rows = timing.batch_rows()};
+}
+
+}  // namespace
+
+std::optional<DType> FromProto(norm::v1::DType dtype) {
+  switch (dtype) {
+    case norm::v1::DTYPE_F32:
+      return DType::kF32;
+    case norm::v1::DTYPE_F16:
+      return DType::kF16;
+    case norm::v1::DTYPE_BF16:
+      return DType::kBF16;
+    case norm::v1::DTYPE_F64:
+      return DType::kF64;
+    default:
+      return std::nullopt;
+  }
+}
+
+absl::StatusOr<ForwardResult> Decode(const wire::ReceivedMessage& received,
+                                     const norm::v1::NormalizeResponse& message) {
+  TensorDecoder tensors(received);
+  std::optional<Tensor> y = tensors.Take("y", message.has_y(), message.y());
+  std::optional<Tensor> mean = tensors.Take("mean", message.has_mean(), message.mean());
+  std::optional<Tensor> rstd = tensors.Take("rstd", message.has_rstd(), message.rstd());
+  std::optional<Tensor> sum =
+      tensors.Take("residual_sum", message.has_residual_sum(), message.residual_sum());
+  std::optional<Tensor> running_mean =
+      tensors.Take("running_mean", message.has_running_mean(), message.running_mean());
+  std::optional<Tensor> running_var =
+      tensors.Take("running_var", message.has_running_var(), message.running_var());
+  if (!tensors.status().ok()) return tensors.status();
+  if (!y.has_value()) return absl::InternalError("the server's response has no y");
+  return ForwardResult{.y = *std::move(y),
+                       .mean = std::move(mean),
+                       .rstd = std::move(rstd),
+                       .residual_sum = std::move(sum),
+                       .running_mean = std::move(running_mean),
+                       .running_var = std::move(running_var),
+                       .timing = FromProto(message.timing())};
+}
+
+absl::StatusOr<BackwardResult> Decode(const wire::ReceivedMessage& received,
+                                      const norm::v1::NormalizeBackwardResponse& message) {
+  TensorDecoder tensors(received);
+  std::optional<Tensor> dx = tensors.Take("dx", message.has_dx(), message.dx());
+  std::optional<Tensor> dweight = tensors.Take("dweight", message.has_dweight(), message.dweight());
+  std::optional<Tensor> dbias = tensors.Take("dbias", message.has_dbias(), message.dbias());
+  if (!tensors.status().ok()) return tensors.status();
+  if (!dx.has_value()) return absl::InternalError("the server's response has no dx");
+  return BackwardResult{.dx = *std::move(dx),
+                        .dweight = std::move(dweight),
+                        .dbias = std::move(dbias),
+                        .timing = FromProto(message.timing())};
+}
+
+}  // namespace norm::client

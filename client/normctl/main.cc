@@ -1,0 +1,43 @@
+#include <iostream>
+#include <string>
+
+#include "CLI/CLI.hpp"
+#include "client/normctl/commands.h"
+#include "client/normctl/exit_code.h"
+
+namespace {
+
+/// One line for any wrong command line; help and version are no errors.
+int ReportUsage(const CLI::App& app, const CLI::ParseError& error) {
+  if (error.get_exit_code() == 0) return app.exit(error);
+  std::string message = error.what();
+  for (char& symbol : message) symbol = symbol == '\n' ? ' ' : symbol;
+  std::cerr << "normctl: " << message << " (see normctl --help)\n";
+  return norm::normctl::kBadUsage;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app(
+      "Command line of normd: normalizes tensors in files, asks a server about itself, verifies "
+      "it.",
+      "normctl");
+  app.set_version_flag("--version", NORMD_VERSION);
+  app.require_subcommand(1);
+  app.footer(
+      "Exit status: 0 success, 1 the server or a file refused, 2 bad usage, 3 server unreachable.");
+  norm::normctl::ExitCode result = norm::normctl::kSuccess;
+  norm::normctl::AddRmsNormCommand(&app, &result);
+  norm::normctl::AddLayerNormCommand(&app, &result);
+  norm::normctl::AddBatchNormCommand(&app, &result);
+  norm::normctl::AddInfoCommand(&app, &result);
+  norm::normctl::AddHealthCommand(&app, &result);
+  norm::normctl::AddVerifyCommand(&app, &result);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return ReportUsage(app, error);
+  }
+  return result;
+}

@@ -1,0 +1,186 @@
+#include "client/normctl/op_call.h"
+
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+
+namespace norm::normctl {
+namespace {
+
+using client::TensorView;
+
+constexpr double kRmsNormEps = 1e-6;
+constexpr double kDefaultEps = 1e-5;
+constexpr double kDefaultMomentum = 0.1;
+
+/// Hands out the named inputs and knows which were not asked for.
+class Inputs {
+ public:
+  explicit Inputs(const NamedTensors& tensors) : tensors_(tensors) {}
+
+  std::optional<TensorView> Take(const std::string& name) {
+    taken_.insert(name);
+    const auto found = tensors_.find(name);
+    if (found == tensors_.end()) return std::nullopt;
+    return found->second.view();
+  }
+
+  /// Errors: a name that no Take asked for.
+  absl::Status CheckAllTaken(const OpOptions& options) const {
+    for (const auto& [name, tensor] : tensors_) {
+      if (!taken_.contains(name)) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            OpName(options.op), " ", DirectionName(options.direction), " takes no ", name));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  const NamedTensors& tensors_;
+  std::set<std::string> taken_;
+};
+
+client::RunningAverage Average(const OpOptions& options) {
+  if (options.num_batches_tracked.has_value())
+    return client::CumulativeAverage{*options.num_batches_tracked};
+  return options.momentum.value_or(kDefaultMomentum);
+}
+
+client::ForwardRequest Forward(const OpOptions& options, const TensorView& x, Inputs& inputs) {
+  switch (options.op) {
+    case Op::kRmsNorm:
+      return client::RmsNormRequest{.x = x,
+                                    .weight = inputs.Take("weight"),
+                                    .residual = inputs.Take("residual"),
+                                    .normalized_dims = options.normalized_dims,
+                                    .eps = options.eps.value_or(kRmsNormEps),
+                                    .weight_offset = options.weight_offset,
+                                    .rounding = options.rounding,
+                                    .return_statistics = options.return_statistics};
+    case Op::kLayerNorm:
+      return client::LayerNormRequest{.x = x,
+                                      .weight = inputs.Take("weight"),
+                                      .bias = inputs.Take("bias"),
+                                      .residual = inputs.Take("residual"),
+                                      .normalized_dims = options.normalized_dims,
+                                      .eps = options.eps.value_or(kDefaultEps),
+                                      .rounding = options.rounding,
+                                      .return_statistics = options.return_statistics};
+    case Op::kBatchNorm:
+      break;
+  }
+  return client::BatchNormRequest{.x = x,
+                                  .mode = options.mode,
+                                  .layout = options.layout,
+                                  .weight = inputs.Take("weight"),
+                                  .bias = inputs.Take("bias"),
+                                  .running_mean = inputs.Take("running_mean"),
+                                  .running_var = inputs.Take("running_var"),
+                                  .eps = options.eps.value_or(kDefaultEps),
+                                  .average = Average(options),
+                                  .return_statistics = options.return_statistics};
+}
+
+client::BackwardRequest Backward(const OpOptions& options, const TensorView& dy,
+                                 const TensorView& x, Inputs& inputs) {
+  switch (options.op) {
+    case Op::kRmsNorm:
+      return client::RmsNormBackwardRequest{.dy = dy,
+                                            .x = x,
+                                            .weight = inputs.Take("weight"),
+                                            .rstd = inputs.Take("rstd"),
+                                            .dresidual_sum = inputs.Take("dresidual_sum"),
+                                            .gradients = options.gradients,
+                                            .normalized_dims = options.normalized_dims,
+                                            .eps = options.eps.value_or(kRmsNormEps),
+                                            .weight_offset = options.weight_offset};
+    case Op::kLayerNorm:
+      return client::LayerNormBackwardRequest{.dy = dy,
+                                              .x = x,
+                                              .weight = inputs.Take("weight"),
+                                              .mean = inputs.Take("mean"),
+                                              .rstd = inputs.Take("rstd"),
+                                              .dresidual_sum = inputs.Take("dresidual_sum"),
+                                              .gradients = options.gradients,
+                                              .normalized_dims = options.normalized_dims,
+                                              .eps = options.eps.value_or(kDefaultEps)};
+    case Op::kBatchNorm:
+      break;
+  }
+  return client::BatchNormBackwardRequest{.dy = dy,
+                                          .x = x,
+                                          .mode = options.mode,
+                                          .layout = options.layout,
+                                          .weight = inputs.Take("weight"),
+                                          .mean = inputs.Take("mean"),
+                                          .rstd = inputs.Take("rstd"),
+                                          .running_mean = inputs.Take("running_mean"),
+                                          .running_var = inputs.Take("running_var"),
+                                          .gradients = options.gradients,
+                                          .eps = options.eps.value_or(kDefaultEps)};
+}
+
+void Put(const char* name, std::optional<client::Tensor> tensor, NamedTensors* outputs) {
+  if (tensor.has_value()) outputs->emplace(name, *std::move(tensor));
+}
+
+OpOutcome FromResult(client::ForwardResult result) {
+  OpOutcome outcome;
+  outcome.outputs.emplace("y", std::move(result.y));
+  Put("mean", std::move(result.mean), &outcome.outputs);
+  Put("rstd", std::move(result.rstd), &outcome.outputs);
+  Put("residual_sum", std::move(result.residual_sum), &outcome.outputs);
+  Put("running_mean", std::move(result.running_mean), &outcome.outputs);
+  Put("running_var", std::move(result.running_var), &outcome.outputs);
+  outcome.timing = std::move(result.timing);
+  return outcome;
+}
+
+OpOutcome FromResult(client::BackwardResult result) {
+  OpOutcome outcome;
+  outcome.outputs.emplace("dx", std::move(result.dx));
+  Put("dweight", std::move(result.dweight), &outcome.outputs);
+  Put("dbias", std::move(result.dbias), &outcome.outputs);
+  outcome.timing = std::move(result.timing);
+  return outcome;
+}
+
+template <typename Call>
+absl::StatusOr<OpOutcome> Measure(const NamedTensors& inputs, Call call) {
+  const absl::Time start = absl::Now();
+  auto result = call();
+  const absl::Duration latency = absl::Now() - start;
+  if (!result.ok()) return result.status();
+  OpOutcome outcome = FromResult(*std::move(result));
+  outcome.latency = latency;
+  for (const auto& [name, tensor] : inputs)
+    outcome.bytes_moved += static_cast<int64_t>(tensor.bytes().size());
+  for (const auto& [name, tensor] : outcome.outputs)
+    outcome.bytes_moved += static_cast<int64_t>(tensor.bytes().size());
+  return outcome;
+}
+
+}  // namespace
+
+absl::StatusOr<OpOutcome> CallOp(client::Client& client, const OpOptions& options,
+                                 const NamedTensors& inputs, absl::Duration timeout,
+                                 const client::CallOptions& call_options) {
+  Inputs named(inputs);
+  const std::optional<TensorView> x = named.Take("x");
+  if (!x.has_value()) return absl::InvalidArgumentError("no x was given");
+  if (options.direction == Direction::kForward) {
+    const client::ForwardRequest request = Forward(options, *x, named);
+    if (absl::Status status = named.CheckAllTaken(options); !status.ok()) return status;
+    return Measure(inputs, [&] { return client.Normalize(request, timeout, call_options); });
+  }
+  const std::optional<TensorView> dy = named.Take("dy");
+  if (!dy.has_value()) return absl::InvalidArgumentError("no dy was given for backward");
+  const client::BackwardRequest request = Backward(options, *dy, *x, named);
+  if (absl::Status status = named.CheckAllTaken(options); !status.ok()) return status;
+  return Measure(inputs, [&] { return client.NormalizeBackward(request, timeout, call_options); });
+}
+
+}  // namespace norm::normctl

@@ -1,0 +1,45 @@
+#include "client/normctl/server_flags.h"
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+
+namespace norm::normctl {
+namespace {
+
+absl::Duration ParseTimeout(const std::string& text) {
+  absl::Duration timeout;
+  double seconds = 0;
+  if (absl::SimpleAtod(text, &seconds)) {
+    timeout = absl::Seconds(seconds);
+  } else if (!absl::ParseDuration(text, &timeout)) {
+    throw CLI::ValidationError("--timeout",
+                               absl::StrCat("'", text, "' is no duration, such as 30s or 500ms"));
+  }
+  if (timeout <= absl::ZeroDuration() || timeout > absl::Hours(24)) {
+    throw CLI::ValidationError("--timeout", absl::StrCat("'", text, "' is outside (0, 24h]"));
+  }
+  return timeout;
+}
+
+}  // namespace
+
+void ServerFlags::AddTo(CLI::App* command) {
+  command->add_option("--server", server, "Address of normd, host:port")->capture_default_str();
+  command->add_option_function<std::string>(
+      "--timeout", [this](const std::string& text) { timeout = ParseTimeout(text); },
+      "Time a call may take, retries included: 30s, 500ms, or seconds [60s]");
+  command->add_option("--attempts", attempts, "Tries of a call that ends in UNAVAILABLE")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 100));
+  command->add_flag_callback(
+      "--json", [this] { format = OutputFormat::kJson; }, "Print one JSON object on stdout");
+}
+
+absl::StatusOr<std::unique_ptr<client::Client>> ServerFlags::Connect() const {
+  client::ClientOptions options;
+  options.retry.max_attempts = attempts;
+  return client::Client::Create(server, options);
+}
+
+}  // namespace norm::normctl

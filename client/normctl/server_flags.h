@@ -1,0 +1,26 @@
+// The flags that every subcommand has: which server, how long, and how to print.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "CLI/CLI.hpp"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "norm/client/client.h"
+
+namespace norm::normctl {
+
+enum class OutputFormat { kText, kJson };
+
+struct ServerFlags {
+  std::string server = "127.0.0.1:8470";
+  absl::Duration timeout = absl::Seconds(60);
+  int attempts = 4;
+  OutputFormat format = OutputFormat::kText;
+
+  void AddTo(CLI::App* command);
+  absl::StatusOr<std::unique_ptr<client::Client>> Connect() const;
+};
+
+}  // namespace norm::normctl

@@ -1,0 +1,35 @@
+// Tensors by the name of their file, whatever its format.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/tensor_file/safetensors.h"
+#include "norm/client/tensor.h"
+
+namespace norm::client {
+
+/// Reads "x.npy", "file.safetensors:name", or "file.safetensors" when it holds one tensor.
+absl::StatusOr<Tensor> ReadTensor(const std::string& reference);
+
+/// Collects results and writes them: "y.npy", or "file.safetensors:name" (several names may share a
+/// file). Without a name in a safetensors reference the result's own name is used.
+class TensorOutputs {
+ public:
+  /// Errors: INVALID_ARGUMENT for another file name ending, or a target named twice.
+  absl::Status Add(const std::string& reference, const std::string& result_name,
+                   const Tensor& tensor);
+  absl::Status Write() const;
+
+ private:
+  std::map<std::string, Tensor> npy_;
+  std::map<std::string, std::vector<NamedTensor>> safetensors_;
+};
+
+/// Errors: INVALID_ARGUMENT when `reference` names no .npy or .safetensors file.
+absl::Status CheckReference(const std::string& reference);
+
+}  // namespace norm::client

@@ -1,0 +1,22 @@
+#include "norm/kernels/layer_norm.h"
+#include "row_norm/row_norm_cuda.h"
+
+namespace norm {
+
+Status LayerNormForward(const LayerNormForwardArgs& args, Workspace workspace,
+                        StreamHandle stream) {
+  return internal::RowNormForwardCuda(internal::ToRowNorm(args), workspace, stream);
+}
+
+size_t LayerNormForwardWorkspaceBytes(const LayerNormForwardArgs& args) { return 0; }
+
+Status LayerNormBackward(const LayerNormBackwardArgs& args, Workspace workspace,
+                         StreamHandle stream) {
+  return internal::RowNormBackwardCuda(internal::ToRowNorm(args), workspace, stream);
+}
+
+size_t LayerNormBackwardWorkspaceBytes(const LayerNormBackwardArgs& args) {
+  return internal::RowNormBackwardCudaWorkspaceBytes(internal::ToRowNorm(args));
+}
+
+}  // namespace norm

@@ -1,0 +1,20 @@
+#include "norm/kernels/rms_norm.h"
+#include "row_norm/row_norm_cuda.h"
+
+namespace norm {
+
+Status RmsNormForward(const RmsNormForwardArgs& args, Workspace workspace, StreamHandle stream) {
+  return internal::RowNormForwardCuda(internal::ToRowNorm(args), workspace, stream);
+}
+
+size_t RmsNormForwardWorkspaceBytes(const RmsNormForwardArgs& args) { return 0; }
+
+Status RmsNormBackward(const RmsNormBackwardArgs& args, Workspace workspace, StreamHandle stream) {
+  return internal::RowNormBackwardCuda(internal::ToRowNorm(args), workspace, stream);
+}
+
+size_t RmsNormBackwardWorkspaceBytes(const RmsNormBackwardArgs& args) {
+  return internal::RowNormBackwardCudaWorkspaceBytes(internal::ToRowNorm(args));
+}
+
+}  // namespace norm

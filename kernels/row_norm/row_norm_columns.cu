@@ -1,0 +1,111 @@
+// dweight and dbias of row norms.
+// Column kernel, for rows too long for the fused backward: x and dy read once more; a block owns 32
+// granules of columns of a strip of rows, 8 rows side by side, each thread adding its columns up in
+// compensated registers. Finalize kernel: adds the f64 partial rows of either producer in a fixed
+// order and rounds once.
+#include <cstdint>
+
+#include "primitives/compensated_sum.cuh"
+#include "primitives/element_access.cuh"
+#include "row_norm/row_norm_device.h"
+
+namespace norm_device {
+namespace {
+
+template <typename X, RowKind kKind, int V>
+__global__ void __launch_bounds__(kColumnThreadsX* kColumnThreadsY)
+    ColumnSumsKernel(const ColumnParams p) {
+  using C = ComputeOf<X>;
+  __shared__ double shared[2][kColumnThreadsY][kColumnThreadsX];
+  const int64_t column = (static_cast<int64_t>(blockIdx.x) * kColumnThreadsX + threadIdx.x) * V;
+  const bool inside = column < p.hidden_size;
+  const int64_t first_row = blockIdx.y * p.rows_per_strip;
+  const int64_t end_row = min(p.rows, first_row + p.rows_per_strip);
+  CompensatedSum<C> dweight[V];
+  CompensatedSum<C> dbias[V];
+  if (inside) {
+    for (int64_t row = first_row + threadIdx.y; row < end_row; row += kColumnThreadsY) {
+      const int64_t offset = row * p.hidden_size + column;
+      const auto x = LoadGranule<X, V>(static_cast<const StorageOf<X>*>(p.x) + offset, p.aligned);
+      const auto dy = LoadGranule<X, V>(static_cast<const StorageOf<X>*>(p.dy) + offset, p.aligned);
+      const C rstd = static_cast<const C*>(p.statistics.rstd)[row];
+      C mean = 0;
+      C mean_correction = 0;
+      if (kKind == RowKind::kLayer) {
+        mean = static_cast<const C*>(p.statistics.mean)[row];
+        mean_correction = static_cast<const C*>(p.statistics.mean_correction)[row];
+      }
+#pragma unroll
+      for (int i = 0; i < V; ++i) {
+        const C centred =
+            kKind == RowKind::kLayer ? (x.Wide(i) - mean) - mean_correction : x.Wide(i);
+        dweight[i].Add(dy.Wide(i) * (centred * rstd));
+        if (kKind == RowKind::kLayer) dbias[i].Add(dy.Wide(i));
+      }
+    }
+  }
+  for (int i = 0; i < V; ++i) {
+    shared[0][threadIdx.y][threadIdx.x] = dweight[i].Total();
+    shared[1][threadIdx.y][threadIdx.x] = dbias[i].Total();
+    __syncthreads();
+    if (threadIdx.y < 2 && inside) {
+      double sum = 0.0;
+      for (int y = 0; y < kColumnThreadsY; ++y) sum += shared[threadIdx.y][y][threadIdx.x];
+      double* partials = threadIdx.y == 0 ? p.dweight_partials : p.dbias_partials;
+      if (partials != nullptr) partials[blockIdx.y * p.hidden_size + column + i] = sum;
+    }
+    __syncthreads();
+  }
+}
+
+template <typename W>
+__global__ void __launch_bounds__(kFinalizeThreadsX* kFinalizeThreadsY)
+    FinalizeSumsKernel(const FinalizeParams p) {
+  __shared__ double shared[kFinalizeThreadsY][kFinalizeThreadsX];
+  const double* partials = blockIdx.y == 0 ? p.dweight_partials : p.dbias_partials;
+  void* gradient = blockIdx.y == 0 ? p.dweight : p.dbias;
+  if (gradient == nullptr) return;
+  const int64_t column = static_cast<int64_t>(blockIdx.x) * kFinalizeThreadsX + threadIdx.x;
+  double sum = 0.0;
+  if (column < p.hidden_size) {
+    for (int64_t partial = threadIdx.y; partial < p.partials; partial += kFinalizeThreadsY) {
+      sum += partials[partial * p.hidden_size + column];
+    }
+  }
+  shared[threadIdx.y][threadIdx.x] = sum;
+  __syncthreads();
+  if (threadIdx.y == 0 && column < p.hidden_size) {
+    for (int y = 1; y < kFinalizeThreadsY; ++y) sum += shared[y][threadIdx.x];
+    static_cast<StorageOf<W>*>(gradient)[column] =
+        Element<W>::Narrow(static_cast<ComputeOf<W>>(sum));
+  }
+}
+
+}  // namespace
+
+template <typename X>
+const void* ColumnKernel(RowKind kind, bool wide) {
+  constexpr int kWideV = kWideElements<X>;
+  if (kind == RowKind::kRms) {
+    return wide ? reinterpret_cast<const void*>(&ColumnSumsKernel<X, RowKind::kRms, kWideV>)
+                : reinterpret_cast<const void*>(&ColumnSumsKernel<X, RowKind::kRms, 1>);
+  }
+  return wide ? reinterpret_cast<const void*>(&ColumnSumsKernel<X, RowKind::kLayer, kWideV>)
+              : reinterpret_cast<const void*>(&ColumnSumsKernel<X, RowKind::kLayer, 1>);
+}
+
+template <typename W>
+const void* FinalizeKernel() {
+  return reinterpret_cast<const void*>(&FinalizeSumsKernel<W>);
+}
+
+template const void* ColumnKernel<F32>(RowKind, bool);
+template const void* ColumnKernel<F16>(RowKind, bool);
+template const void* ColumnKernel<BF16>(RowKind, bool);
+template const void* ColumnKernel<F64>(RowKind, bool);
+template const void* FinalizeKernel<F32>();
+template const void* FinalizeKernel<F16>();
+template const void* FinalizeKernel<BF16>();
+template const void* FinalizeKernel<F64>();
+
+}  // namespace norm_device

@@ -1,0 +1,284 @@
+// RMSNorm and LayerNorm forward.
+// Register kernels: x (and residual) read once, y (and the sum) written once; the row waits in
+// registers, as it lies in memory, between the passes. RMSNorm: one reduction (squares). LayerNorm:
+// three (mean, mean of deviations, squares). Streaming kernels: the row is read again from cache in
+// each pass; LayerNorm folds the last two reductions into one. Thread t of the T that own a row
+// holds granules t, t + T, ...; T depends on hidden_size and dtype only.
+#pragma once
+
+#include <cstdint>
+
+#include "primitives/element_access.cuh"
+#include "primitives/moments.cuh"
+#include "primitives/row_reduce.cuh"
+#include "row_norm/row_norm_device.h"
+
+namespace norm_device {
+
+/// Applies weight and bias to normalized values and stores them.
+template <typename Pair, RowKind kKind, int V>
+struct ForwardEpilogue {
+  using X = typename Pair::Activation;
+  using W = typename Pair::Weight;
+  using C = ComputeOf<X>;
+
+  const RowForwardParams& p;
+  C weight_offset;
+
+  __device__ explicit ForwardEpilogue(const RowForwardParams& params)
+      : p(params), weight_offset(static_cast<C>(params.weight_offset)) {}
+
+  __device__ void Store(StorageOf<X>* y_row, int64_t column, const C (&normalized)[V]) const {
+    C scale[V];
+    C shift[V];
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      scale[i] = C(1);
+      shift[i] = C(0);
+    }
+    if (p.weight != nullptr) {
+      const auto weight =
+          LoadGranule<W, V>(static_cast<const StorageOf<W>*>(p.weight) + column, p.aligned);
+#pragma unroll
+      for (int i = 0; i < V; ++i) scale[i] = static_cast<C>(weight.Wide(i)) + weight_offset;
+    }
+    if (kKind == RowKind::kLayer && p.bias != nullptr) {
+      const auto bias =
+          LoadGranule<W, V>(static_cast<const StorageOf<W>*>(p.bias) + column, p.aligned);
+#pragma unroll
+      for (int i = 0; i < V; ++i) shift[i] = static_cast<C>(bias.Wide(i));
+    }
+    Granule<X, V> y;
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      C h = normalized[i];
+      if (p.round_normalized) h = Element<X>::Widen(Element<X>::Narrow(h));
+      y.values[i] =
+          Element<X>::Narrow(kKind == RowKind::kLayer ? fma(h, scale[i], shift[i]) : h * scale[i]);
+    }
+    StoreGranule<X, V>(y_row + column, y, p.aligned);
+  }
+};
+
+/// x, or x + residual rounded to the type of x and stored as the sum.
+template <typename X, int V>
+__device__ Granule<X, V> LoadInput(const RowForwardParams& p, int64_t offset) {
+  Granule<X, V> x = LoadGranule<X, V>(static_cast<const StorageOf<X>*>(p.x) + offset, p.aligned);
+  if (p.residual != nullptr) {
+    const auto residual =
+        LoadGranule<X, V>(static_cast<const StorageOf<X>*>(p.residual) + offset, p.aligned);
+#pragma unroll
+    for (int i = 0; i < V; ++i) x.values[i] = Element<X>::Narrow(x.Wide(i) + residual.Wide(i));
+    StoreGranule<X, V>(static_cast<StorageOf<X>*>(p.residual_sum) + offset, x, p.aligned);
+  }
+  return x;
+}
+
+template <RowKind kKind, typename C>
+__device__ void StoreStatistics(const RowForwardParams& p, int64_t row, C mean, C rstd) {
+  if (kKind == RowKind::kLayer && p.mean != nullptr) static_cast<C*>(p.mean)[row] = mean;
+  if (p.rstd != nullptr) static_cast<C*>(p.rstd)[row] = rstd;
+}
+
+template <typename Pair, RowKind kKind, int V, int kElements, typename Row>
+__global__ void __launch_bounds__(Row::kSharesBlock ? kWarpRowThreads : kMaxBlockRowThreads)
+    RowForwardRegisters(const RowForwardParams p) {
+  using X = typename Pair::Activation;
+  using C = ComputeOf<X>;
+  constexpr int kGranules = kElements / V;
+  __shared__ typename Row::template Scratch<C> scratch;
+  Row owner;
+  const ForwardEpilogue<Pair, kKind, V> epilogue(p);
+  const int hidden_size = static_cast<int>(p.hidden_size);
+  const double share = 1.0 / static_cast<double>(hidden_size);
+
+  const int64_t row_step = static_cast<int64_t>(gridDim.x) * owner.rows_per_block();
+  for (int64_t row =
+           static_cast<int64_t>(blockIdx.x) * owner.rows_per_block() + owner.row_in_block();
+       row < p.rows; row += row_step) {
+    const int64_t row_offset = row * p.hidden_size;
+    Granule<X, V> x[kGranules];
+#pragma unroll
+    for (int g = 0; g < kGranules; ++g) {
+      const int column = (g * owner.threads() + owner.thread()) * V;
+      x[g] = column < hidden_size ? LoadInput<X, V>(p, row_offset + column) : ZeroGranule<X, V>();
+    }
+
+    C mean = 0;
+    C mean_correction = 0;
+    if (kKind == RowKind::kLayer) {
+      C sum[1] = {C(0)};
+#pragma unroll
+      for (int g = 0; g < kGranules; ++g) {
+#pragma unroll
+        for (int i = 0; i < V; ++i) sum[0] += x[g].Wide(i);
+      }
+      double total[1];
+      owner.template Sum<C>(sum, total, scratch);
+      mean = static_cast<C>(total[0] * share);
+
+      C deviation[1] = {C(0)};
+#pragma unroll
+      for (int g = 0; g < kGranules; ++g) {
+        if ((g * owner.threads() + owner.thread()) * V < hidden_size) {
+#pragma unroll
+          for (int i = 0; i < V; ++i) deviation[0] += x[g].Wide(i) - mean;
+        }
+      }
+      owner.template Sum<C>(deviation, total, scratch);
+      mean_correction = static_cast<C>(total[0] * share);
+    }
+
+    C squares[1] = {C(0)};
+#pragma unroll
+    for (int g = 0; g < kGranules; ++g) {
+      if ((g * owner.threads() + owner.thread()) * V < hidden_size) {
+#pragma unroll
+        for (int i = 0; i < V; ++i) {
+          const C centred =
+              kKind == RowKind::kLayer ? (x[g].Wide(i) - mean) - mean_correction : x[g].Wide(i);
+          squares[0] = fma(centred, centred, squares[0]);
+        }
+      }
+    }
+    double total[1];
+    owner.template Sum<C>(squares, total, scratch);
+    const C rstd = ReciprocalDeviation(static_cast<C>(total[0] * share), p.eps);
+    if (owner.thread() == 0) StoreStatistics<kKind>(p, row, mean + mean_correction, rstd);
+
+    StorageOf<X>* y_row = static_cast<StorageOf<X>*>(p.y) + row_offset;
+#pragma unroll
+    for (int g = 0; g < kGranules; ++g) {
+      const int column = (g * owner.threads() + owner.thread()) * V;
+      if (column < hidden_size) {
+        C normalized[V];
+#pragma unroll
+        for (int i = 0; i < V; ++i) {
+          const C centred =
+              kKind == RowKind::kLayer ? (x[g].Wide(i) - mean) - mean_correction : x[g].Wide(i);
+          normalized[i] = centred * rstd;
+        }
+        epilogue.Store(y_row, column, normalized);
+      }
+    }
+  }
+}
+
+template <typename Pair, RowKind kKind, int V>
+__global__ void __launch_bounds__(kMaxBlockRowThreads)
+    RowForwardStreaming(const RowForwardParams p) {
+  using X = typename Pair::Activation;
+  using C = ComputeOf<X>;
+  __shared__ BlockRow::Scratch<double> scratch;
+  BlockRow owner;
+  const ForwardEpilogue<Pair, kKind, V> epilogue(p);
+  const double share = 1.0 / static_cast<double>(p.hidden_size);
+  const int64_t first = static_cast<int64_t>(owner.thread()) * V;
+  const int64_t step = static_cast<int64_t>(owner.threads()) * V;
+  // After the first pass the normalized values are those of the sum that this thread wrote itself.
+  const auto* input =
+      static_cast<const StorageOf<X>*>(p.residual != nullptr ? p.residual_sum : p.x);
+
+  for (int64_t row = blockIdx.x; row < p.rows; row += gridDim.x) {
+    const int64_t row_offset = row * p.hidden_size;
+    C mean = 0;
+    C mean_correction = 0;
+    C variance = 0;
+    // Threads add many values up: in f64, so that equal values do not drift.
+    if (kKind == RowKind::kLayer) {
+      double sum[1] = {0.0};
+      for (int64_t column = first; column < p.hidden_size; column += step) {
+        const Granule<X, V> x = LoadInput<X, V>(p, row_offset + column);
+#pragma unroll
+        for (int i = 0; i < V; ++i) sum[0] += static_cast<double>(x.Wide(i));
+      }
+      double total[1];
+      owner.template Sum<double>(sum, total, scratch);
+      mean = static_cast<C>(total[0] * share);
+
+      // The mean is within half an ulp: its correction is no larger than the deviation, and taking
+      // its square off costs no precision.
+      double moments[2] = {0.0, 0.0};
+      for (int64_t column = first; column < p.hidden_size; column += step) {
+        const Granule<X, V> x = LoadGranule<X, V>(input + row_offset + column, p.aligned);
+        C deviation_sum = 0;
+        C square_sum = 0;
+#pragma unroll
+        for (int i = 0; i < V; ++i) {
+          const C deviation = x.Wide(i) - mean;
+          deviation_sum += deviation;
+          square_sum = fma(deviation, deviation, square_sum);
+        }
+        moments[0] += static_cast<double>(deviation_sum);
+        moments[1] += static_cast<double>(square_sum);
+      }
+      double totals[2];
+      owner.template Sum<double>(moments, totals, scratch);
+      const double correction = totals[0] * share;
+      mean_correction = static_cast<C>(correction);
+      double square_mean = totals[1] * share;
+      if (!isnan(square_mean)) square_mean = fmax(square_mean - correction * correction, 0.0);
+      variance = static_cast<C>(square_mean);
+    } else {
+      double squares[1] = {0.0};
+      for (int64_t column = first; column < p.hidden_size; column += step) {
+        const Granule<X, V> x = LoadInput<X, V>(p, row_offset + column);
+        C square_sum = 0;
+#pragma unroll
+        for (int i = 0; i < V; ++i) square_sum = fma(x.Wide(i), x.Wide(i), square_sum);
+        squares[0] += static_cast<double>(square_sum);
+      }
+      double total[1];
+      owner.template Sum<double>(squares, total, scratch);
+      variance = static_cast<C>(total[0] * share);
+    }
+    const C rstd = ReciprocalDeviation(variance, p.eps);
+    if (owner.thread() == 0) StoreStatistics<kKind>(p, row, mean + mean_correction, rstd);
+
+    StorageOf<X>* y_row = static_cast<StorageOf<X>*>(p.y) + row_offset;
+    for (int64_t column = first; column < p.hidden_size; column += step) {
+      const Granule<X, V> x = LoadGranule<X, V>(input + row_offset + column, p.aligned);
+      C normalized[V];
+#pragma unroll
+      for (int i = 0; i < V; ++i) {
+        const C centred =
+            kKind == RowKind::kLayer ? (x.Wide(i) - mean) - mean_correction : x.Wide(i);
+        normalized[i] = centred * rstd;
+      }
+      epilogue.Store(y_row, column, normalized);
+    }
+  }
+}
+
+template <typename Pair, RowKind kKind, int V>
+const void* SelectRowForward(RowMethod method) {
+  constexpr int kWide = WideRowElements(sizeof(ComputeOf<typename Pair::Activation>) == 8, V > 1);
+  switch (method) {
+    case RowMethod::kWarpRegisters:
+      return reinterpret_cast<const void*>(
+          &RowForwardRegisters<Pair, kKind, V, kNarrowRowElements, WarpRow>);
+    case RowMethod::kBlockNarrow:
+      return reinterpret_cast<const void*>(
+          &RowForwardRegisters<Pair, kKind, V, kNarrowRowElements, BlockRow>);
+    case RowMethod::kBlockWide:
+      return reinterpret_cast<const void*>(&RowForwardRegisters<Pair, kKind, V, kWide, BlockRow>);
+    case RowMethod::kBlockStreaming:
+      return reinterpret_cast<const void*>(&RowForwardStreaming<Pair, kKind, V>);
+    case RowMethod::kBlockMedium:
+      break;
+  }
+  return nullptr;
+}
+
+template <typename Pair>
+const void* RowForwardKernel(RowKind kind, RowMethod method, bool wide) {
+  constexpr int kWideV = kWideElements<typename Pair::Activation>;
+  if (kind == RowKind::kRms) {
+    return wide ? SelectRowForward<Pair, RowKind::kRms, kWideV>(method)
+                : SelectRowForward<Pair, RowKind::kRms, 1>(method);
+  }
+  return wide ? SelectRowForward<Pair, RowKind::kLayer, kWideV>(method)
+              : SelectRowForward<Pair, RowKind::kLayer, 1>(method);
+}
+
+}  // namespace norm_device

@@ -1,0 +1,234 @@
+#include "server/config/server_config.h"
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "absl/flags/flag.h"
+#include "absl/flags/reflection.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "absl/types/optional.h"
+#include "server/config/byte_size.h"
+#include "server/config/command_line.h"
+
+namespace {
+
+constexpr int64_t kMiB = int64_t{1} << 20;
+constexpr int64_t kGiB = int64_t{1} << 30;
+
+int Cores() { return std::max(1, static_cast<int>(std::thread::hardware_concurrency())); }
+
+}  // namespace
+
+using norm::server::ByteSize;
+
+ABSL_FLAG(std::string, listen, "127.0.0.1:8470",
+          "Address of the gRPC server, host:port; port 0 takes any free one.");
+ABSL_FLAG(std::string, metrics_listen, "127.0.0.1:8471",
+          "Address of the Prometheus endpoint (/metrics), host:port; port 0 takes any free one.");
+ABSL_FLAG(std::string, port_file, "",
+          "File to write once the server is ready, for scripts: lines grpc=host:port and "
+          "metrics=host:port.");
+ABSL_FLAG(std::string, device, "auto",
+          "Where kernels run: auto (CUDA when a device is there, else the CPU), cuda or cpu.");
+ABSL_FLAG(int, cpu_threads, Cores(), "Threads of the CPU backend.");
+ABSL_FLAG(int, grpc_threads, std::min(4, Cores()),
+          "Threads of the gRPC data path, one completion queue each.");
+ABSL_FLAG(int, slots, 3, "Batches that may be in flight on one device at once.");
+ABSL_FLAG(ByteSize, max_message_bytes, ByteSize{512 * kMiB},
+          "Largest request message, and largest total of the output tensors of one request.");
+ABSL_FLAG(ByteSize, receive_quota_bytes, ByteSize{4 * kGiB},
+          "Memory that gRPC may hold for all connections together; calls beyond it are ended.");
+ABSL_FLAG(int, max_concurrent_streams, 256, "Calls in flight on one connection.");
+ABSL_FLAG(int64_t, max_stream_requests, 128,
+          "Unanswered requests of one NormalizeStream; reading pauses there.");
+ABSL_FLAG(
+    ByteSize, max_stream_unsent_bytes, ByteSize{64 * kMiB},
+    "Finished responses one NormalizeStream may hold for a slow reader; reading pauses there.");
+ABSL_FLAG(int64_t, max_queue_requests, 4096, "Requests waiting for a slot.");
+ABSL_FLAG(ByteSize, max_in_flight_bytes, ByteSize{8 * kGiB},
+          "Input and output bytes of all accepted requests together.");
+ABSL_FLAG(int64_t, max_batch_rows, 65536, "Rows of requests that are merged into one launch.");
+ABSL_FLAG(ByteSize, max_batch_bytes, ByteSize{64 * kMiB},
+          "Bytes of requests that are merged into one launch.");
+ABSL_FLAG(ByteSize, pinned_pool_bytes, ByteSize{4 * kGiB},
+          "Host staging memory of one device (pinned for a GPU); one batch may take half of it.");
+ABSL_FLAG(absl::optional<ByteSize>, device_pool_bytes, absl::nullopt,
+          "Pooled memory on one GPU; three quarters of what is free at start when not given.");
+ABSL_FLAG(absl::Duration, keepalive_time, absl::Seconds(60),
+          "How long a connection may be silent before the server pings it.");
+ABSL_FLAG(absl::Duration, keepalive_timeout, absl::Seconds(20),
+          "How long the answer to a ping may take before the connection is dropped.");
+ABSL_FLAG(absl::Duration, drain_delay, absl::ZeroDuration(),
+          "After SIGTERM: how long to go on serving while health says NOT_SERVING, so that load "
+          "balancers notice.");
+ABSL_FLAG(absl::Duration, drain_timeout, absl::Seconds(25),
+          "After drain_delay: how long accepted requests may take to finish.");
+ABSL_FLAG(std::string, log_level, "info", "debug, info, warning or error.");
+ABSL_FLAG(std::string, log_format, "text", "text or json.");
+
+namespace norm::server {
+namespace {
+
+/// Checks one flag after another and keeps the first violation.
+class Checker {
+ public:
+  void Fail(absl::string_view flag, absl::string_view rule, absl::string_view value) {
+    if (!status_.ok()) return;
+    status_ = absl::InvalidArgumentError(absl::StrCat("--", flag, ": ", rule, ", got ", value));
+  }
+
+  int64_t Range(absl::string_view flag, int64_t value, int64_t low, int64_t high) {
+    if (value < low || value > high) {
+      Fail(flag, absl::StrCat("must be in [", low, ", ", high, "]"), absl::StrCat(value));
+    }
+    return value;
+  }
+
+  int64_t Size(absl::string_view flag, ByteSize size, int64_t low, int64_t high) {
+    if (size.bytes < low || size.bytes > high) {
+      Fail(flag,
+           absl::StrCat("must be in [", AbslUnparseFlag(ByteSize{low}), ", ",
+                        AbslUnparseFlag(ByteSize{high}), "]"),
+           AbslUnparseFlag(size));
+    }
+    return size.bytes;
+  }
+
+  absl::Duration Time(absl::string_view flag, absl::Duration value, absl::Duration low,
+                      absl::Duration high) {
+    if (value < low || value > high) {
+      Fail(flag,
+           absl::StrCat("must be in [", absl::FormatDuration(low), ", ", absl::FormatDuration(high),
+                        "]"),
+           absl::FormatDuration(value));
+    }
+    return value;
+  }
+
+  std::string Address(absl::string_view flag, const std::string& value) {
+    const size_t colon = value.rfind(':');
+    int port = -1;
+    if (colon == std::string::npos || colon == 0 ||
+        !absl::SimpleAtoi(absl::string_view(value).substr(colon + 1), &port) || port < 0 ||
+        port > 65535) {
+      Fail(flag, "must be host:port with a port in [0, 65535]", absl::StrCat("'", value, "'"));
+    }
+    return value;
+  }
+
+  template <typename Value, size_t kCount>
+  Value OneOf(absl::string_view flag, const std::string& value,
+              const std::pair<const char*, Value> (&choices)[kCount]) {
+    std::string names;
+    for (const auto& [name, choice] : choices) {
+      if (value == name) return choice;
+      absl::StrAppend(&names, names.empty() ? "" : ", ", name);
+    }
+    Fail(flag, absl::StrCat("must be one of ", names), absl::StrCat("'", value, "'"));
+    return choices[0].second;
+  }
+
+  const absl::Status& status() const { return status_; }
+
+ private:
+  absl::Status status_;
+};
+
+constexpr int64_t kMaxCount = 1'000'000;
+constexpr int64_t kMaxPool = int64_t{1} << 46;
+/// protobuf's and gRPC's limit is 2 GiB - 1; what is not tensor bytes needs some room.
+constexpr int64_t kMaxMessage = (int64_t{2} << 30) - 2 * kMiB;
+
+}  // namespace
+
+absl::StatusOr<ServerConfig> ReadServerConfig() {
+  Checker check;
+  ServerConfig config;
+  GrpcServerOptions& grpc = config.grpc;
+  grpc.listen = check.Address("listen", absl::GetFlag(FLAGS_listen));
+  config.metrics_listen = check.Address("metrics_listen", absl::GetFlag(FLAGS_metrics_listen));
+  config.port_file = absl::GetFlag(FLAGS_port_file);
+
+  constexpr std::pair<const char*, DeviceSelection> kDevices[] = {{"auto", DeviceSelection::kAuto},
+                                                                  {"cuda", DeviceSelection::kCuda},
+                                                                  {"cpu", DeviceSelection::kCpu}};
+  config.device = check.OneOf("device", absl::GetFlag(FLAGS_device), kDevices);
+  DeviceOptions& device = config.device_options;
+  device.cpu_threads =
+      static_cast<int>(check.Range("cpu_threads", absl::GetFlag(FLAGS_cpu_threads), 1, 1024));
+  device.cpu_slots = device.cuda_slots =
+      static_cast<int>(check.Range("slots", absl::GetFlag(FLAGS_slots), 1, 64));
+  device.cpu_memory_bytes = device.pinned_memory_bytes =
+      check.Size("pinned_pool_bytes", absl::GetFlag(FLAGS_pinned_pool_bytes), kMiB, kMaxPool);
+  if (const auto size = absl::GetFlag(FLAGS_device_pool_bytes); size.has_value()) {
+    device.device_memory_bytes = check.Size("device_pool_bytes", *size, kMiB, kMaxPool);
+  }
+
+  grpc.threads =
+      static_cast<int>(check.Range("grpc_threads", absl::GetFlag(FLAGS_grpc_threads), 1, 64));
+  grpc.max_message_bytes =
+      check.Size("max_message_bytes", absl::GetFlag(FLAGS_max_message_bytes), 1024, kMaxMessage);
+  grpc.receive_quota_bytes =
+      check.Size("receive_quota_bytes", absl::GetFlag(FLAGS_receive_quota_bytes), kMiB, kMaxPool);
+  if (grpc.receive_quota_bytes < grpc.max_message_bytes) {
+    check.Fail("receive_quota_bytes",
+               absl::StrCat("must be >= max_message_bytes ",
+                            AbslUnparseFlag(ByteSize{grpc.max_message_bytes})),
+               AbslUnparseFlag(ByteSize{grpc.receive_quota_bytes}));
+  }
+  grpc.max_concurrent_streams = static_cast<int>(check.Range(
+      "max_concurrent_streams", absl::GetFlag(FLAGS_max_concurrent_streams), 1, kMaxCount));
+  grpc.max_stream_requests =
+      check.Range("max_stream_requests", absl::GetFlag(FLAGS_max_stream_requests), 1, kMaxCount);
+  grpc.max_stream_unsent_bytes = check.Size(
+      "max_stream_unsent_bytes", absl::GetFlag(FLAGS_max_stream_unsent_bytes), 1024, kMaxPool);
+  grpc.keepalive_time = check.Time("keepalive_time", absl::GetFlag(FLAGS_keepalive_time),
+                                   absl::Seconds(1), absl::Hours(24));
+  grpc.keepalive_timeout = check.Time("keepalive_timeout", absl::GetFlag(FLAGS_keepalive_timeout),
+                                      absl::Seconds(1), absl::Hours(1));
+  grpc.drain_delay = check.Time("drain_delay", absl::GetFlag(FLAGS_drain_delay),
+                                absl::ZeroDuration(), absl::Hours(1));
+  grpc.drain_timeout = check.Time("drain_timeout", absl::GetFlag(FLAGS_drain_timeout),
+                                  absl::ZeroDuration(), absl::Hours(24));
+
+  BatchingSchedulerOptions& scheduler = config.scheduler;
+  scheduler.max_queue_requests =
+      check.Range("max_queue_requests", absl::GetFlag(FLAGS_max_queue_requests), 1, kMaxCount);
+  scheduler.max_in_flight_bytes =
+      check.Size("max_in_flight_bytes", absl::GetFlag(FLAGS_max_in_flight_bytes), 1024, kMaxPool);
+  if (scheduler.max_in_flight_bytes < grpc.max_message_bytes) {
+    check.Fail("max_in_flight_bytes",
+               absl::StrCat("must be >= max_message_bytes ",
+                            AbslUnparseFlag(ByteSize{grpc.max_message_bytes})),
+               AbslUnparseFlag(ByteSize{scheduler.max_in_flight_bytes}));
+  }
+  scheduler.max_batch_rows = check.Range("max_batch_rows", absl::GetFlag(FLAGS_max_batch_rows), 1,
+                                         std::numeric_limits<int64_t>::max());
+  scheduler.max_batch_bytes =
+      check.Size("max_batch_bytes", absl::GetFlag(FLAGS_max_batch_bytes), 1024, kMaxPool);
+
+  constexpr std::pair<const char*, LogLevel> kLevels[] = {{"debug", LogLevel::kDebug},
+                                                          {"info", LogLevel::kInfo},
+                                                          {"warning", LogLevel::kWarning},
+                                                          {"error", LogLevel::kError}};
+  config.log.level = check.OneOf("log_level", absl::GetFlag(FLAGS_log_level), kLevels);
+  constexpr std::pair<const char*, LogFormat> kFormats[] = {{"text", LogFormat::kText},
+                                                            {"json", LogFormat::kJson}};
+  config.log.format = check.OneOf("log_format", absl::GetFlag(FLAGS_log_format), kFormats);
+  if (!check.status().ok()) return check.status();
+  return config;
+}
+
+std::string ServerHelp() {
+  return absl::StrCat(
+      "normd: normalizes tensors (RMSNorm, LayerNorm, BatchNorm; forward and backward) for other "
+      "processes over gRPC.\n\nusage: normd [--flag=value ...]\n\n",
+      FlagsHelp("server/config/server_config.cc"));
+}
+
+}  // namespace norm::server

@@ -1,0 +1,33 @@
+// All settings of normd: read from flags, checked once, handed to each room as that room's own
+// options.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "server/device/device_registry.h"
+#include "server/observability/logging.h"
+#include "server/scheduler/batching_scheduler.h"
+#include "server/transport/grpc_server.h"
+
+namespace norm::server {
+
+struct ServerConfig {
+  GrpcServerOptions grpc;
+  BatchingSchedulerOptions scheduler;
+  DeviceSelection device = DeviceSelection::kAuto;
+  DeviceOptions device_options;
+  LogOptions log;
+  std::string metrics_listen;
+  std::string port_file;  // empty: none is written
+};
+
+/// Builds the configuration from the flags' current values (see SetFlags).
+/// Errors: INVALID_ARGUMENT in one line that names the flag, the rule and the value.
+absl::StatusOr<ServerConfig> ReadServerConfig();
+
+/// Text of --help.
+std::string ServerHelp();
+
+}  // namespace norm::server

@@ -1,0 +1,134 @@
+#include "server/device/cpu_batch_executor.h"
+
+#include <chrono>
+#include <cstring>
+#include <exception>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "server/device/batch_layout.h"
+#include "server/device/batch_record.h"
+#include "server/device/cpu_kernel_call.h"
+#include "server/device/kernel_status.h"
+#include "server/scheduler/scheduler.h"
+
+namespace norm::server {
+namespace {
+
+using SteadyClock = std::chrono::steady_clock;
+
+absl::Duration Between(SteadyClock::time_point start, SteadyClock::time_point end) {
+  return absl::FromChrono(end - start);
+}
+
+}  // namespace
+
+CpuBatchExecutor::CpuBatchExecutor(CpuBatchExecutorOptions options, Metrics& metrics)
+    : options_(std::move(options)),
+      metrics_(metrics),
+      pool_(HostMemory(), options_.memory_budget_bytes,
+            [&metrics, index = options_.device_index](PoolUsage usage) {
+              metrics.SetPinnedPool(index, usage.used_bytes, usage.free_bytes);
+            }),
+      kernel_threads_(options_.kernel_threads) {
+  for (int i = 0; i < options_.slots; ++i) {
+    slots_.emplace_back([this] { RunSlot(); });
+  }
+}
+
+CpuBatchExecutor::~CpuBatchExecutor() {
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  has_work_.notify_all();
+  for (std::thread& slot : slots_) {
+    slot.join();
+  }
+}
+
+void CpuBatchExecutor::Start(std::unique_ptr<Batch> batch, BatchDone done) {
+  {
+    std::lock_guard lock(mutex_);
+    queue_.push_back({std::move(batch), std::move(done)});
+  }
+  has_work_.notify_one();
+}
+
+void CpuBatchExecutor::RunSlot() {
+  ThreadPool own_thread(1);
+  while (true) {
+    Work work;
+    {
+      std::unique_lock lock(mutex_);
+      has_work_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
+      if (queue_.empty()) {
+        return;
+      }
+      work = std::move(queue_.front());
+      queue_.pop_front();
+    }
+    const auto start = SteadyClock::now();
+    RunBatch(*work.batch, own_thread);
+    metrics_.AddSlotBusy(options_.device_index, Between(start, SteadyClock::now()));
+    work.done(std::move(work.batch));
+  }
+}
+
+void CpuBatchExecutor::RunBatch(Batch& batch, ThreadPool& own_thread) {
+  absl::Status status;
+  try {
+    status = Compute(batch, own_thread);
+  } catch (const std::exception& error) {
+    status = absl::InternalError(absl::StrCat("CPU batch failed: ", error.what()));
+  }
+  if (!status.ok()) {
+    FailResults(status, batch);
+  }
+}
+
+absl::Status CpuBatchExecutor::Compute(Batch& batch, ThreadPool& own_thread) {
+  const BatchLayout layout = MakeBatchLayout(batch);
+  ThreadPool& threads =
+      ProblemBytes(layout.problem) < options_.parallel_bytes ? own_thread : kernel_threads_;
+  const auto start = SteadyClock::now();
+
+  auto input = pool_.Lease(layout.input_bytes);
+  if (!input.ok()) {
+    return input.status();
+  }
+  auto output = pool_.Lease(layout.output_bytes);
+  if (!output.ok()) {
+    return output.status();
+  }
+  const TensorPointers at = PointInto(layout, input->get(), output->get());
+  const size_t workspace_bytes = CpuWorkspaceBytes(layout.problem, at);
+  std::shared_ptr<std::byte> workspace;
+  if (workspace_bytes > 0) {
+    auto lease = pool_.Lease(static_cast<int64_t>(workspace_bytes));
+    if (!lease.ok()) {
+      return lease.status();
+    }
+    workspace = *std::move(lease);
+  }
+
+  const std::vector<CopyPiece> pieces = PlanGather(batch, layout);
+  threads.Run(static_cast<int64_t>(pieces.size()), [&](int64_t i) {
+    const CopyPiece& piece = pieces[static_cast<size_t>(i)];
+    std::memcpy(input->get() + piece.to, piece.from.data(), piece.from.size());
+  });
+  const auto gathered = SteadyClock::now();
+
+  const Status status =
+      RunOnCpu(layout.problem, at, Workspace{workspace.get(), workspace_bytes}, threads);
+  if (!status.ok()) {
+    return ToAbslStatus(status);
+  }
+  const BatchTimes times{Between(start, gathered), Between(gathered, SteadyClock::now()),
+                         absl::ZeroDuration()};
+  FillResults(layout, *output, batch);
+  RecordBatch(layout, times, options_.device_index, batch, metrics_);
+  return absl::OkStatus();
+}
+
+}  // namespace norm::server

@@ -1,0 +1,77 @@
+// Runs batches on the CPU kernels.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "norm/kernels/thread_pool.h"
+#include "server/device/buffer_pool.h"
+#include "server/observability/metrics.h"
+#include "server/scheduler/batch_executor.h"
+
+namespace norm::server {
+
+struct CpuBatchExecutorOptions {
+  std::string device_name = "cpu";
+  int device_index = 0;  // in the Metrics' device names
+  // Batches at once, each on a thread of its own.
+  int slots = 2;
+  // Threads of one large kernel or copy, the slot's own included. Large batches take turns.
+  int kernel_threads = 1;
+  // Of all staging memory. A batch may take half of it; the rest covers slab rounding, workspaces
+  // and results that are still being sent.
+  int64_t memory_budget_bytes = int64_t{2} << 30;
+  // Batches that move fewer bytes run on the slot's thread alone.
+  int64_t parallel_bytes = int64_t{256} << 10;
+};
+
+/// Threads:    safe. One thread per slot gathers the inputs, runs the kernel and calls `done`.
+/// Ownership:  borrows the metrics. Destruction finishes what was started, then joins. Results may
+///             outlive the executor.
+/// Memory:     inputs and workspace return to the pool before `done`; outputs when the last copy of
+///             their owner goes.
+class CpuBatchExecutor final : public BatchExecutor {
+ public:
+  CpuBatchExecutor(CpuBatchExecutorOptions options, Metrics& metrics);
+  ~CpuBatchExecutor() override;
+  CpuBatchExecutor(const CpuBatchExecutor&) = delete;
+  CpuBatchExecutor& operator=(const CpuBatchExecutor&) = delete;
+
+  const std::string& device_name() const override { return options_.device_name; }
+  int slots() const override { return options_.slots; }
+  bool healthy() const override { return true; }
+  int64_t max_batch_bytes() const override { return options_.memory_budget_bytes / 2; }
+  void Start(std::unique_ptr<Batch> batch, BatchDone done) override ABSL_LOCKS_EXCLUDED(mutex_);
+
+  PoolUsage memory_usage() const { return pool_.usage(); }
+
+ private:
+  struct Work {
+    std::unique_ptr<Batch> batch;
+    BatchDone done;
+  };
+
+  void RunSlot() ABSL_LOCKS_EXCLUDED(mutex_);
+  /// Leaves a result for every job.
+  void RunBatch(Batch& batch, ThreadPool& own_thread);
+  absl::Status Compute(Batch& batch, ThreadPool& own_thread);
+
+  const CpuBatchExecutorOptions options_;
+  Metrics& metrics_;
+  BufferPool pool_;
+  ThreadPool kernel_threads_;
+  std::mutex mutex_;
+  std::condition_variable has_work_;
+  std::deque<Work> queue_ ABSL_GUARDED_BY(mutex_);
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::vector<std::thread> slots_;
+};
+
+}  // namespace norm::server

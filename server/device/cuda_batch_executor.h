@@ -1,0 +1,130 @@
+// Runs batches on one GPU.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "server/device/batch_layout.h"
+#include "server/device/buffer_pool.h"
+#include "server/device/cuda_slot.h"
+#include "server/observability/metrics.h"
+#include "server/scheduler/batch_executor.h"
+
+namespace norm::server {
+
+struct CudaBatchExecutorOptions {
+  std::string device_name = "cuda:0";
+  int device_index = 0;  // in the Metrics' device names
+  int ordinal = 0;       // of the CUDA runtime
+  // Batches at once. With three, one copies in while another computes and a third copies out.
+  int slots = 3;
+  // A batch may take half of the smaller one; the rest covers slab rounding, workspaces and, in
+  // pinned memory, results that are still being sent.
+  int64_t pinned_budget_bytes = int64_t{2} << 30;
+  int64_t device_budget_bytes = int64_t{8} << 30;
+};
+
+/// Stages:    a slot's thread leases memory, gathers the inputs into pinned memory and enqueues the
+///            copy in (chunk by chunk, while it gathers), the kernels and the copy out. One thread
+///            per GPU polls for the end of the batches in flight and calls `done`.
+/// Memory:    device memory and pinned inputs return to their pools before `done`; pinned outputs
+///            when the last copy of their owner goes. No allocation while sizes repeat, no
+///            device-wide synchronization.
+/// Errors:    out of memory is RESOURCE_EXHAUSTED, a refused call INTERNAL, both for that batch
+///            alone. An error that poisons the context makes the device unhealthy for good: the
+///            batch that met it ends INTERNAL, every other one UNAVAILABLE.
+/// Ownership: borrows the metrics. Destruction finishes what was started, then joins. Results may
+///            outlive the executor.
+/// Threads:   safe.
+class CudaBatchExecutor final : public BatchExecutor {
+ public:
+  static absl::StatusOr<std::unique_ptr<CudaBatchExecutor>> Create(
+      const CudaBatchExecutorOptions& options, Metrics& metrics);
+  ~CudaBatchExecutor() override;
+  CudaBatchExecutor(const CudaBatchExecutor&) = delete;
+  CudaBatchExecutor& operator=(const CudaBatchExecutor&) = delete;
+
+  const std::string& device_name() const override { return options_.device_name; }
+  int slots() const override { return options_.slots; }
+  bool healthy() const override { return !lost_.load(std::memory_order_acquire); }
+  int64_t max_batch_bytes() const override {
+    return std::min(options_.pinned_budget_bytes, options_.device_budget_bytes) / 2;
+  }
+  void Start(std::unique_ptr<Batch> batch, BatchDone done) override ABSL_LOCKS_EXCLUDED(mutex_);
+
+  PoolUsage pinned_usage() const { return pinned_.usage(); }
+  PoolUsage device_usage() const { return device_.usage(); }
+
+ private:
+  struct Work {
+    std::unique_ptr<Batch> batch;
+    BatchDone done;
+  };
+  /// A batch on its way through a slot, with the memory that the device may be using.
+  struct Flight {
+    Work work;
+    std::chrono::steady_clock::time_point start;
+    BatchLayout layout;
+    std::shared_ptr<std::byte> pinned_input;
+    std::shared_ptr<std::byte> pinned_output;
+    std::shared_ptr<std::byte> device_input;
+    std::shared_ptr<std::byte> device_output;
+    std::shared_ptr<std::byte> device_workspace;
+  };
+  struct Slot {
+    explicit Slot(CudaSlot cuda_slot) : cuda(std::move(cuda_slot)) {}
+    CudaSlot cuda;
+    Flight flight;      // its thread's until it is in flight, then the completion thread's
+    bool busy = false;  // guarded by mutex_
+  };
+
+  CudaBatchExecutor(const CudaBatchExecutorOptions& options, Metrics& metrics);
+
+  void RunSlot(Slot& slot) ABSL_LOCKS_EXCLUDED(mutex_);
+  void RunCompletions() ABSL_LOCKS_EXCLUDED(mutex_);
+  /// Everything up to the last enqueued copy.
+  absl::Status Enqueue(Slot& slot);
+  absl::Status LeaseMemory(Flight& flight);
+  Status GatherAndCopyIn(Slot& slot);
+  Status CopyOut(Slot& slot);
+  /// True when the batch in the slot is over, well or not, and handed back.
+  bool PollSlot(Slot& slot);
+  void Succeed(Slot& slot);
+  void Fail(Slot& slot, absl::Status status);
+  void HandBack(Slot& slot) ABSL_LOCKS_EXCLUDED(mutex_);
+  /// What a batch that met this error ends with. Marks the device lost when the error is sticky.
+  absl::Status Judge(const Status& status);
+  absl::Status LostError() const;
+
+  const CudaBatchExecutorOptions options_;
+  Metrics& metrics_;
+  BufferPool pinned_;
+  BufferPool device_;
+  std::atomic<bool> lost_{false};
+
+  std::mutex mutex_;
+  std::condition_variable work_changed_;    // queue_, a slot's `busy`, or stopping_
+  std::condition_variable flight_changed_;  // in_flight_, or completions_stopping_
+  std::deque<Work> queue_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Slot*> in_flight_ ABSL_GUARDED_BY(mutex_);
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  bool completions_stopping_ ABSL_GUARDED_BY(mutex_) = false;
+
+  std::vector<std::unique_ptr<Slot>> slots_;
+  std::vector<std::thread> slot_threads_;
+  std::thread completion_thread_;
+};
+
+}  // namespace norm::server

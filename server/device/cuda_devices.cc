@@ -1,0 +1,69 @@
+#include "server/device/cuda_devices.h"
+
+#include <cstdlib>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "norm/cuda/device_info.h"
+#include "server/device/cuda_batch_executor.h"
+#include "server/device/kernel_status.h"
+
+namespace norm::server {
+
+FoundDevices FindCudaDevices() {
+  FoundDevices found;
+  // Read by the driver when it is first used. Lazy loading would load each kernel during the first
+  // request that needs it, waiting for the work of all others.
+  setenv("CUDA_MODULE_LOADING", "EAGER", /*overwrite=*/0);
+  const Result<int> count = cuda::DeviceCount();
+  if (!count.ok()) {
+    found.notes.push_back(count.status().message());
+    return found;
+  }
+  if (count.value() == 0) {
+    found.notes.push_back("the CUDA runtime sees no device");
+  }
+  for (int ordinal = 0; ordinal < count.value(); ++ordinal) {
+    const std::string name = absl::StrCat("cuda:", ordinal);
+    const Result<cuda::DeviceInfo> info = cuda::QueryDevice(ordinal);
+    const Status usable = info.ok() ? cuda::CheckDeviceImage(ordinal) : info.status();
+    if (!usable.ok()) {
+      found.notes.push_back(absl::StrCat(name, ": ", usable.message()));
+      continue;
+    }
+    DeviceFacts device;
+    device.kind = DeviceKind::kCuda;
+    device.name = name;
+    device.model = info.value().name;
+    device.ordinal = ordinal;
+    device.memory_bytes = info.value().memory_bytes;
+    device.compute_capability = info.value().compute_major * 10 + info.value().compute_minor;
+    device.multiprocessors = info.value().sm_count;
+    found.devices.push_back(std::move(device));
+  }
+  return found;
+}
+
+absl::StatusOr<std::unique_ptr<BatchExecutor>> MakeCudaExecutor(const DeviceFacts& device,
+                                                                int device_index,
+                                                                const DeviceOptions& options,
+                                                                Metrics& metrics) {
+  CudaBatchExecutorOptions cuda;
+  cuda.device_name = device.name;
+  cuda.device_index = device_index;
+  cuda.ordinal = device.ordinal;
+  cuda.slots = options.cuda_slots;
+  cuda.pinned_budget_bytes = options.pinned_memory_bytes;
+  if (options.device_memory_bytes.has_value()) {
+    cuda.device_budget_bytes = *options.device_memory_bytes;
+  } else {
+    const Result<int64_t> free = cuda::FreeDeviceMemoryBytes(device.ordinal);
+    if (!free.ok()) {
+      return ToAbslStatus(free.status());
+    }
+    cuda.device_budget_bytes = free.value() / 4 * 3;
+  }
+  return CudaBatchExecutor::Create(cuda, metrics);
+}
+
+}  // namespace norm::server

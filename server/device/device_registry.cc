@@ -1,0 +1,98 @@
+#include "server/device/device_registry.h"
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "server/device/cpu_batch_executor.h"
+#include "server/device/cuda_devices.h"
+
+namespace norm::server {
+namespace {
+
+int MachineThreads() { return std::max(1U, std::thread::hardware_concurrency()); }
+
+const char* CpuModel() {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw")) {
+    return "x86-64 AVX-512";
+  }
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+    return "x86-64 AVX2";
+  }
+  return "x86-64";
+#elif defined(__aarch64__)
+  return "AArch64";
+#else
+  return "CPU";
+#endif
+}
+
+DeviceFacts DescribeCpu() {
+  DeviceFacts cpu;
+  cpu.kind = DeviceKind::kCpu;
+  cpu.name = "cpu";
+  cpu.model = CpuModel();
+  cpu.multiprocessors = MachineThreads();
+  return cpu;
+}
+
+}  // namespace
+
+absl::StatusOr<FoundDevices> FindDevices(DeviceSelection selection) {
+  FoundDevices found;
+  if (selection != DeviceSelection::kCpu) {
+    found = FindCudaDevices();
+    if (found.devices.empty() && selection == DeviceSelection::kCuda) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("--device=cuda: no usable CUDA device: ", absl::StrJoin(found.notes, "; ")));
+    }
+  }
+  if (found.devices.empty()) {
+    found.devices.push_back(DescribeCpu());
+  }
+  return found;
+}
+
+absl::StatusOr<std::unique_ptr<DeviceRegistry>> DeviceRegistry::Create(
+    std::vector<DeviceFacts> devices, const DeviceOptions& options, Metrics& metrics) {
+  auto registry = std::make_unique<DeviceRegistry>();
+  for (size_t i = 0; i < devices.size(); ++i) {
+    const auto index = static_cast<int>(i);
+    if (devices[i].kind == DeviceKind::kCuda) {
+      auto executor = MakeCudaExecutor(devices[i], index, options, metrics);
+      if (!executor.ok()) {
+        return absl::Status(executor.status().code(),
+                            absl::StrCat(devices[i].name, ": ", executor.status().message()));
+      }
+      registry->executors_.push_back(*std::move(executor));
+      continue;
+    }
+    CpuBatchExecutorOptions cpu;
+    cpu.device_name = devices[i].name;
+    cpu.device_index = index;
+    cpu.slots = options.cpu_slots;
+    cpu.kernel_threads = options.cpu_threads.value_or(MachineThreads());
+    cpu.memory_budget_bytes = options.cpu_memory_bytes;
+    registry->executors_.push_back(std::make_unique<CpuBatchExecutor>(std::move(cpu), metrics));
+  }
+  registry->devices_ = std::move(devices);
+  return registry;
+}
+
+std::vector<BatchExecutor*> DeviceRegistry::executors() const {
+  std::vector<BatchExecutor*> executors;
+  for (const auto& executor : executors_) {
+    executors.push_back(executor.get());
+  }
+  return executors;
+}
+
+bool DeviceRegistry::any_healthy() const {
+  return std::any_of(executors_.begin(), executors_.end(),
+                     [](const auto& executor) { return executor->healthy(); });
+}
+
+}  // namespace norm::server

@@ -1,0 +1,12 @@
+#include "server/device/cuda_devices.h"
+
+namespace norm::server {
+
+FoundDevices FindCudaDevices() { return {{}, {"this build has no CUDA backend"}}; }
+
+absl::StatusOr<std::unique_ptr<BatchExecutor>> MakeCudaExecutor(const DeviceFacts&, int,
+                                                                const DeviceOptions&, Metrics&) {
+  return absl::UnimplementedError("this build has no CUDA backend");
+}
+
+}  // namespace norm::server

@@ -1,0 +1,441 @@
+#include "server/scheduler/batching_scheduler.h"
+
+#include <algorithm>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace norm::server {
+namespace {
+
+constexpr absl::Duration kMinRetryAfter = absl::Milliseconds(1);
+constexpr absl::Duration kMaxRetryAfter = absl::Seconds(10);
+// Draining and device loss end with another process; a second is a load balancer's reaction time.
+constexpr absl::Duration kReplacementRetryAfter = absl::Seconds(1);
+// Departed callers are looked for at most this often: a scan visits every waiting job.
+constexpr absl::Duration kReapInterval = absl::Milliseconds(1);
+// Weight of the newest batch in the running means.
+constexpr double kMeanWeight = 0.1;
+
+int TotalSlots(const std::vector<BatchExecutor*>& executors) {
+  return std::accumulate(executors.begin(), executors.end(), 0,
+                         [](int sum, const BatchExecutor* e) { return sum + e->slots(); });
+}
+
+int64_t LargestJobBytes(const std::vector<BatchExecutor*>& executors) {
+  int64_t largest = -1;
+  for (const BatchExecutor* executor : executors) {
+    largest = std::max(largest, executor->max_batch_bytes());
+  }
+  return largest;
+}
+
+JobResult Unstarted(const Job& job, absl::Status status, absl::Time now) {
+  JobResult result;
+  result.status = std::move(status);
+  result.timing.queue = now - job.submitted;
+  return result;
+}
+
+}  // namespace
+
+BatchingScheduler::BatchingScheduler(std::vector<BatchExecutor*> executors,
+                                     const BatchingSchedulerOptions& options, const Clock& clock,
+                                     Metrics& metrics)
+    : executors_(std::move(executors)),
+      options_(options),
+      clock_(clock),
+      metrics_(metrics),
+      total_slots_(TotalSlots(executors_)),
+      largest_job_bytes_(LargestJobBytes(executors_)),
+      largest_healthy_bytes_(largest_job_bytes_) {
+  for (const BatchExecutor* executor : executors_) {
+    devices_.push_back(Device{executor->slots(), 0});
+  }
+  metrics_.SetInFlightLimit(options_.max_in_flight_bytes);
+  if (options_.reaping == Reaping::kTimerThread) {
+    timer_ = std::thread([this] { RunTimer(); });
+  }
+}
+
+BatchingScheduler::~BatchingScheduler() {
+  Effects effects;
+  {
+    std::lock_guard lock(mutex_);
+    draining_ = true;
+    stopping_ = true;
+    timer_wakeup_.notify_one();
+    End(queue_.TakeLargerThan(-1), absl::UnavailableError("server is shutting down"), effects);
+  }
+  Apply(std::move(effects));
+  if (timer_.joinable()) {
+    timer_.join();
+  }
+  std::unique_lock lock(mutex_);
+  idle_.wait(lock, [this] { return Idle(); });
+}
+
+absl::Status BatchingScheduler::Submit(std::unique_ptr<Job>& job) {
+  const int64_t bytes = ProblemBytes(job->problem);
+  const absl::Time now = clock_.Now();
+  Effects effects;
+  {
+    std::lock_guard lock(mutex_);
+    const size_t device = FreeDevice(bytes);
+    if (absl::Status status = Admit(*job, bytes, now); !status.ok()) {
+      return status;
+    }
+    if (device == devices_.size() && queue_.size() + filing_jobs_ >= options_.max_queue_requests) {
+      return Refuse(RejectReason::kQueueFull,
+                    absl::StrCat("queue is full: ", queue_.size() + filing_jobs_,
+                                 " requests wait, the limit is ", options_.max_queue_requests),
+                    EstimateRetryAfter());
+    }
+    job->submitted = now;
+    ++in_flight_requests_;
+    in_flight_bytes_ += bytes;
+    if (device != devices_.size()) {
+      auto batch = std::make_unique<Batch>();
+      batch->reason =
+          IsRowMergeable(job->problem) ? BatchCloseReason::kSlotFree : BatchCloseReason::kSingle;
+      batch->jobs.push_back(std::move(job));
+      AddLaunch(device, std::move(batch), now, effects);
+    } else {
+      ++filing_jobs_;
+    }
+    PublishLoad();
+  }
+  if (job != nullptr) {
+    WaitInQueue(std::move(job));
+  } else {
+    Apply(std::move(effects));
+  }
+  return absl::OkStatus();
+}
+
+void BatchingScheduler::WaitInQueue(std::unique_ptr<Job> job) {
+  std::optional<BatchKey> key;
+  if (IsRowMergeable(job->problem)) {
+    key = MakeBatchKey(*job, parameters_);
+  }
+  Effects effects;
+  {
+    std::lock_guard lock(mutex_);
+    --filing_jobs_;
+    const absl::Time order_time = std::min(job->deadline, job->submitted + options_.max_deference);
+    if (job->deadline < timer_until_) {
+      timer_wakeup_.notify_one();
+    }
+    queue_.Push(std::move(job), std::move(key), order_time);
+    // A slot may have freed, or the last healthy device gone, while the key was made.
+    Dispatch(clock_.Now(), effects);
+  }
+  Apply(std::move(effects));
+}
+
+absl::Status BatchingScheduler::Admit(const Job& job, int64_t bytes, absl::Time now) {
+  if (draining_) {
+    return Refuse(RejectReason::kDraining, "server is draining", kReplacementRetryAfter);
+  }
+  const int64_t limit = std::min(largest_job_bytes_, options_.max_in_flight_bytes);
+  if (bytes > limit) {
+    metrics_.RecordRejected(RejectReason::kTooLarge);
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "request takes ", bytes, " bytes of inputs and outputs, the limit is ", limit,
+        limit == largest_job_bytes_ ? " (one launch of any device)" : " (all requests in flight)"));
+  }
+  if (job.deadline <= now) {
+    metrics_.RecordDeadlineExceeded(Stage::kQueue);
+    return absl::DeadlineExceededError("deadline passed before the request was queued");
+  }
+  if (IsCancelled(job)) {
+    metrics_.RecordCancelled(Stage::kQueue);
+    return absl::CancelledError("caller left before the request was queued");
+  }
+  if (bytes > LargestHealthyBytes()) {
+    return Refuse(RejectReason::kNoDevice, "no healthy device takes this request",
+                  kReplacementRetryAfter);
+  }
+  if (bytes > options_.max_in_flight_bytes - in_flight_bytes_) {
+    return Refuse(RejectReason::kByteBudget,
+                  absl::StrCat("requests in flight take ", in_flight_bytes_, " bytes and this one ",
+                               bytes, ", the limit is ", options_.max_in_flight_bytes),
+                  EstimateRetryAfter());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status BatchingScheduler::Refuse(RejectReason reason, const std::string& message,
+                                       absl::Duration retry_after) {
+  metrics_.RecordRejected(reason);
+  return WithRetryAfter(absl::UnavailableError(message), retry_after);
+}
+
+size_t BatchingScheduler::FreeDevice(int64_t bytes) const {
+  size_t best = devices_.size();
+  for (size_t i = 0; i < devices_.size(); ++i) {
+    if (devices_[i].free_slots > 0 && executors_[i]->healthy() &&
+        bytes <= executors_[i]->max_batch_bytes() &&
+        (best == devices_.size() ||
+         devices_[i].outstanding_bytes < devices_[best].outstanding_bytes)) {
+      best = i;
+    }
+  }
+  return best;
+}
+
+int64_t BatchingScheduler::LargestHealthyBytes() const {
+  int64_t largest = -1;
+  for (const BatchExecutor* executor : executors_) {
+    if (executor->healthy()) {
+      largest = std::max(largest, executor->max_batch_bytes());
+    }
+  }
+  return largest;
+}
+
+void BatchingScheduler::AddLaunch(size_t device, std::unique_ptr<Batch> batch, absl::Time now,
+                                  Effects& effects) {
+  int64_t bytes = 0;
+  for (const auto& job : batch->jobs) {
+    bytes += ProblemBytes(job->problem);
+    metrics_.RecordStage(Stage::kQueue, now - job->submitted);
+  }
+  batch->started = now;
+  --devices_[device].free_slots;
+  devices_[device].outstanding_bytes += bytes;
+  effects.launches.push_back(Launch{device, bytes, std::move(batch)});
+}
+
+void BatchingScheduler::Settle(const Job& job) {
+  --in_flight_requests_;
+  in_flight_bytes_ -= ProblemBytes(job.problem);
+  ++ending_jobs_;
+}
+
+void BatchingScheduler::Forget(size_t jobs) {
+  std::lock_guard lock(mutex_);
+  ending_jobs_ -= static_cast<int64_t>(jobs);
+  if (Idle()) {
+    // With the lock held: whoever waits may destroy the scheduler as soon as it is released.
+    idle_.notify_all();
+  }
+}
+
+void BatchingScheduler::End(std::vector<std::unique_ptr<Job>> jobs, const absl::Status& status,
+                            Effects& effects) {
+  for (auto& job : jobs) {
+    Settle(*job);
+    effects.endings.push_back(Ending{std::move(job), status});
+  }
+}
+
+void BatchingScheduler::EndCancelled(std::vector<std::unique_ptr<Job>> jobs, Effects& effects) {
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    metrics_.RecordCancelled(Stage::kQueue);
+  }
+  End(std::move(jobs), absl::CancelledError("caller left while the request waited"), effects);
+}
+
+void BatchingScheduler::EndExpired(absl::Time now, Effects& effects) {
+  auto jobs = queue_.TakeExpired(now);
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    metrics_.RecordDeadlineExceeded(Stage::kQueue);
+  }
+  End(std::move(jobs), absl::DeadlineExceededError("deadline passed while the request waited"),
+      effects);
+}
+
+void BatchingScheduler::Dispatch(absl::Time now, Effects& effects) {
+  EndExpired(now, effects);
+  const int64_t largest = LargestHealthyBytes();
+  if (largest < largest_healthy_bytes_ || largest < 0) {
+    End(queue_.TakeLargerThan(largest),
+        WithRetryAfter(absl::UnavailableError("the device that could run this request is lost"),
+                       kReplacementRetryAfter),
+        effects);
+  }
+  largest_healthy_bytes_ = largest;
+
+  std::vector<size_t> order(devices_.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  bool progress = true;
+  while (progress && !queue_.empty()) {
+    progress = false;
+    std::sort(order.begin(), order.end(), [this](size_t a, size_t b) {
+      return std::pair(devices_[a].outstanding_bytes, a) <
+             std::pair(devices_[b].outstanding_bytes, b);
+    });
+    for (const size_t i : order) {
+      if (devices_[i].free_slots == 0 || !executors_[i]->healthy()) {
+        continue;
+      }
+      const int64_t device_bytes = executors_[i]->max_batch_bytes();
+      JobQueue::Popped popped =
+          queue_.PopBatch({options_.max_batch_rows,
+                           std::min(options_.max_batch_bytes, device_bytes), device_bytes});
+      EndCancelled(std::move(popped.cancelled), effects);
+      if (popped.batch != nullptr) {
+        AddLaunch(i, std::move(popped.batch), now, effects);
+        progress = true;
+        break;
+      }
+    }
+  }
+  PublishLoad();
+}
+
+void BatchingScheduler::Apply(Effects effects) {
+  for (Launch& launch : effects.launches) {
+    executors_[launch.device]->Start(
+        std::move(launch.batch),
+        [this, device = launch.device, bytes = launch.bytes](std::unique_ptr<Batch> batch) {
+          OnBatchDone(device, bytes, std::move(batch));
+        });
+  }
+  if (effects.endings.empty()) {
+    return;
+  }
+  const absl::Time now = clock_.Now();
+  for (Ending& ending : effects.endings) {
+    auto done = std::move(ending.job->done);
+    done(Unstarted(*ending.job, std::move(ending.status), now));
+  }
+  Forget(effects.endings.size());
+}
+
+void BatchingScheduler::OnBatchDone(size_t device, int64_t bytes, std::unique_ptr<Batch> batch) {
+  const size_t jobs = batch->jobs.size();
+  Effects effects;
+  {
+    std::lock_guard lock(mutex_);
+    const absl::Time now = clock_.Now();
+    ++devices_[device].free_slots;
+    devices_[device].outstanding_bytes -= bytes;
+    const absl::Duration service = now - batch->started;
+    mean_service_ = mean_service_ == absl::ZeroDuration()
+                        ? service
+                        : mean_service_ + kMeanWeight * (service - mean_service_);
+    mean_batch_jobs_ += kMeanWeight * (static_cast<double>(jobs) - mean_batch_jobs_);
+    for (const auto& job : batch->jobs) {
+      Settle(*job);
+    }
+    Dispatch(now, effects);
+  }
+  // The device first: what is done can wait for the moment that starting the next batch takes.
+  Apply(std::move(effects));
+  FinishJobs(device, std::move(batch));
+  Forget(jobs);
+}
+
+void BatchingScheduler::FinishJobs(size_t device, std::unique_ptr<Batch> batch) {
+  if (batch->results.size() != batch->jobs.size()) {
+    JobResult broken;
+    broken.status = absl::InternalError(absl::StrCat("device returned ", batch->results.size(),
+                                                     " results for ", batch->jobs.size(), " jobs"));
+    batch->results.assign(batch->jobs.size(), broken);
+  }
+  int64_t rows = 0;
+  for (const auto& job : batch->jobs) {
+    rows += job->problem.rows;
+  }
+  for (size_t i = 0; i < batch->jobs.size(); ++i) {
+    Job& job = *batch->jobs[i];
+    JobTiming& timing = batch->results[i].timing;
+    timing.queue = batch->started - job.submitted;
+    timing.device = executors_[device]->device_name();
+    timing.batch_requests = static_cast<int64_t>(batch->jobs.size());
+    timing.batch_rows = rows;
+    auto done = std::move(job.done);
+    done(std::move(batch->results[i]));
+  }
+}
+
+void BatchingScheduler::ReapQueue() {
+  if (options_.reaping == Reaping::kByCaller) {
+    Reap();
+    return;
+  }
+  std::lock_guard lock(mutex_);
+  reap_requested_ = true;
+  timer_wakeup_.notify_one();
+}
+
+void BatchingScheduler::Reap() {
+  Effects effects;
+  {
+    std::lock_guard lock(mutex_);
+    EndCancelled(queue_.TakeCancelled(), effects);
+    Dispatch(clock_.Now(), effects);
+  }
+  Apply(std::move(effects));
+}
+
+void BatchingScheduler::RunTimer() {
+  while (true) {
+    bool asked = false;
+    {
+      std::unique_lock lock(mutex_);
+      while (!stopping_ && !reap_requested_ && clock_.Now() < queue_.NextDeadline()) {
+        timer_until_ = queue_.NextDeadline();
+        if (timer_until_ == absl::InfiniteFuture()) {
+          timer_wakeup_.wait(lock);
+        } else {
+          timer_wakeup_.wait_until(lock, absl::ToChronoTime(timer_until_));
+        }
+      }
+      timer_until_ = absl::InfinitePast();  // awake: nobody need wake it
+      if (stopping_) {
+        return;
+      }
+      asked = std::exchange(reap_requested_, false);
+    }
+    Reap();
+    if (asked) {
+      std::unique_lock lock(mutex_);
+      timer_wakeup_.wait_for(lock, absl::ToChronoMicroseconds(kReapInterval),
+                             [this] { return stopping_; });
+    }
+  }
+}
+
+SchedulerLoad BatchingScheduler::Load() const {
+  std::lock_guard lock(mutex_);
+  return {queue_.size() + filing_jobs_, in_flight_requests_, in_flight_bytes_};
+}
+
+void BatchingScheduler::StartDraining() {
+  std::lock_guard lock(mutex_);
+  draining_ = true;
+  metrics_.SetDraining(true);
+}
+
+absl::Status BatchingScheduler::Drain(absl::Time deadline) {
+  StartDraining();
+  const auto idle = [this] { return Idle(); };
+  std::unique_lock lock(mutex_);
+  if (deadline == absl::InfiniteFuture()) {
+    idle_.wait(lock, idle);
+  } else if (!idle_.wait_until(lock, absl::ToChronoTime(deadline), idle)) {
+    return absl::DeadlineExceededError(
+        absl::StrCat(in_flight_requests_ + ending_jobs_, " requests still in flight"));
+  }
+  return absl::OkStatus();
+}
+
+void BatchingScheduler::PublishLoad() {
+  metrics_.SetQueue(queue_.size() + filing_jobs_, in_flight_requests_, in_flight_bytes_);
+}
+
+absl::Duration BatchingScheduler::EstimateRetryAfter() const {
+  const double batches = static_cast<double>(queue_.size()) / std::max(1.0, mean_batch_jobs_);
+  const absl::Duration wait = mean_service_ * (1.0 + batches / std::max(1, total_slots_));
+  return std::clamp(wait, kMinRetryAfter, kMaxRetryAfter);
+}
+
+bool BatchingScheduler::Idle() const { return in_flight_requests_ == 0 && ending_jobs_ == 0; }
+
+}  // namespace norm::server

@@ -1,0 +1,157 @@
+// The one scheduling policy: work-conserving, nearest deadline first, bounded queue.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "server/observability/metrics.h"
+#include "server/scheduler/batch_executor.h"
+#include "server/scheduler/clock.h"
+#include "server/scheduler/job_queue.h"
+#include "server/scheduler/parameter_interner.h"
+#include "server/scheduler/scheduler.h"
+
+namespace norm::server {
+
+/// Who notices deadlines and departed callers while jobs wait.
+enum class Reaping : uint8_t {
+  kTimerThread,  // a thread of the scheduler, at the nearest deadline and when asked by ReapQueue
+  kByCaller,     // whoever calls ReapQueue, on the calling thread (tests with a fake clock)
+};
+
+struct BatchingSchedulerOptions {
+  // Jobs waiting for a slot.
+  int64_t max_queue_requests = 4096;
+  // ProblemBytes of all accepted jobs.
+  int64_t max_in_flight_bytes = int64_t{4} << 30;
+  // Of merged jobs; one job alone may have more rows, and as many bytes as its executor takes.
+  int64_t max_batch_rows = 65536;
+  int64_t max_batch_bytes = int64_t{64} << 20;
+  // A job is ordered as if its deadline were no later than this after its arrival, so that one
+  // without a deadline is not passed over for ever.
+  absl::Duration max_deference = absl::Seconds(1);
+  Reaping reaping = Reaping::kTimerThread;
+};
+
+/// Hands jobs to executors.
+///
+/// Policy:     while a healthy executor that can take the job has a free slot, a job starts at
+///             once, on the thread that submits it, on the executor with the least outstanding
+///             bytes. Otherwise it waits; a slot that frees takes the most urgent job and what may
+///             be merged with it. So batches grow only while every slot is busy.
+/// Completion: each accepted job's `done` is called exactly once, never with a lock held: by the
+///             executor's thread that finished it, by the timer thread or ReapQueue's caller, or by
+///             the thread that noticed that it cannot start.
+/// Ownership:  borrows executors (at least one), clock and metrics, which must outlive it.
+///             Destruction refuses what still waits (UNAVAILABLE) and returns when the executors
+///             have handed back what is in flight.
+/// Threads:    safe.
+class BatchingScheduler final : public Scheduler {
+ public:
+  BatchingScheduler(std::vector<BatchExecutor*> executors, const BatchingSchedulerOptions& options,
+                    const Clock& clock, Metrics& metrics);
+  ~BatchingScheduler() override;
+  BatchingScheduler(const BatchingScheduler&) = delete;
+  BatchingScheduler& operator=(const BatchingScheduler&) = delete;
+
+  absl::Status Submit(std::unique_ptr<Job>& job) override ABSL_LOCKS_EXCLUDED(mutex_);
+  void ReapQueue() override ABSL_LOCKS_EXCLUDED(mutex_);
+  SchedulerLoad Load() const override ABSL_LOCKS_EXCLUDED(mutex_);
+
+  /// From now on Submit refuses; what was accepted goes on.
+  void StartDraining() ABSL_LOCKS_EXCLUDED(mutex_);
+  /// StartDraining, then waits until every accepted job is done. DEADLINE_EXCEEDED with the number
+  /// left when `deadline` (real time) comes first.
+  absl::Status Drain(absl::Time deadline) ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  struct Device {
+    int free_slots = 0;
+    int64_t outstanding_bytes = 0;
+  };
+  struct Launch {
+    size_t device = 0;
+    int64_t bytes = 0;
+    std::unique_ptr<Batch> batch;
+  };
+  struct Ending {
+    std::unique_ptr<Job> job;
+    absl::Status status;
+  };
+  /// What was decided under the lock and is done after it: calls into executors and jobs.
+  struct Effects {
+    std::vector<Launch> launches;
+    std::vector<Ending> endings;
+  };
+
+  absl::Status Admit(const Job& job, int64_t bytes, absl::Time now)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Refuse(RejectReason reason, const std::string& message, absl::Duration retry_after)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// The least loaded healthy device with a free slot that takes `bytes`, or devices_.size().
+  size_t FreeDevice(int64_t bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Largest job that a healthy device takes; -1 with none healthy.
+  int64_t LargestHealthyBytes() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void AddLaunch(size_t device, std::unique_ptr<Batch> batch, absl::Time now, Effects& effects)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Takes jobs that will not start out of the accounts.
+  void End(std::vector<std::unique_ptr<Job>> jobs, const absl::Status& status, Effects& effects)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void EndCancelled(std::vector<std::unique_ptr<Job>> jobs, Effects& effects)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void EndExpired(absl::Time now, Effects& effects) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Settle(const Job& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Forget(size_t jobs) ABSL_LOCKS_EXCLUDED(mutex_);
+  /// Ends what can no longer start, then fills every free slot.
+  void Dispatch(absl::Time now, Effects& effects) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void PublishLoad() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Duration EstimateRetryAfter() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool Idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  void WaitInQueue(std::unique_ptr<Job> job) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Apply(Effects effects) ABSL_LOCKS_EXCLUDED(mutex_);
+  void OnBatchDone(size_t device, int64_t bytes, std::unique_ptr<Batch> batch)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  void FinishJobs(size_t device, std::unique_ptr<Batch> batch);
+  void Reap() ABSL_LOCKS_EXCLUDED(mutex_);
+  void RunTimer() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  const std::vector<BatchExecutor*> executors_;
+  const BatchingSchedulerOptions options_;
+  const Clock& clock_;
+  Metrics& metrics_;
+  const int total_slots_;
+  const int64_t largest_job_bytes_;  // that any device takes, healthy or not
+  ParameterInterner parameters_;
+
+  mutable std::mutex mutex_;
+  std::vector<Device> devices_ ABSL_GUARDED_BY(mutex_);  // one per executor
+  JobQueue queue_ ABSL_GUARDED_BY(mutex_);
+  int64_t in_flight_requests_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t in_flight_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t filing_jobs_ ABSL_GUARDED_BY(mutex_) = 0;  // accepted, their key being made
+  int64_t ending_jobs_ ABSL_GUARDED_BY(mutex_) = 0;  // no longer counted, `done` not yet returned
+  int64_t largest_healthy_bytes_ ABSL_GUARDED_BY(mutex_);
+  // Of recent batches, exponentially weighted.
+  absl::Duration mean_service_ ABSL_GUARDED_BY(mutex_);
+  double mean_batch_jobs_ ABSL_GUARDED_BY(mutex_) = 1.0;
+  bool draining_ ABSL_GUARDED_BY(mutex_) = false;
+
+  std::condition_variable idle_;  // notified when Idle() becomes true
+
+  // Timer thread.
+  std::condition_variable timer_wakeup_;
+  absl::Time timer_until_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
+  bool reap_requested_ ABSL_GUARDED_BY(mutex_) = false;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread timer_;
+};
+
+}  // namespace norm::server

@@ -1,0 +1,46 @@
+#include "server/transport/call.h"
+
+namespace norm::server {
+
+Call::Call(LiveCalls& live) : live_(live) { live_.Add(); }
+Call::~Call() { live_.Remove(); }
+
+void LiveCalls::Add() {
+  const std::lock_guard lock(mutex_);
+  ++calls_;
+}
+
+void LiveCalls::Remove() {
+  const std::lock_guard lock(mutex_);
+  if (--calls_ == 0) none_left_.notify_all();
+}
+
+void LiveCalls::AwaitNone() {
+  std::unique_lock lock(mutex_);
+  none_left_.wait(lock, [this] { return calls_ == 0; });
+}
+
+void LiveCalls::AddListener(StopListener* listener) {
+  const std::lock_guard lock(stop_mutex_);
+  if (stopping()) {
+    listener->OnStop();
+  } else {
+    listeners_.insert(listener);
+  }
+}
+
+void LiveCalls::RemoveListener(StopListener* listener) {
+  const std::lock_guard lock(stop_mutex_);
+  listeners_.erase(listener);
+}
+
+void LiveCalls::Stop() {
+  const std::lock_guard lock(stop_mutex_);
+  stopping_.store(true, std::memory_order_release);
+  // OnStop runs under the mutex: a stream cannot be deleted meanwhile, since its destructor waits
+  // in RemoveListener.
+  for (StopListener* listener : listeners_) listener->OnStop();
+  listeners_.clear();
+}
+
+}  // namespace norm::server

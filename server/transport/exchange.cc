@@ -1,0 +1,31 @@
+#include "server/transport/exchange.h"
+
+#include <utility>
+
+namespace norm::server {
+
+absl::Status Exchange::SubmitJob(std::unique_ptr<Job> job, absl::Time deadline,
+                                 std::shared_ptr<std::atomic<bool>> cancelled,
+                                 absl::AnyInvocable<void(JobResult)> done) {
+  problem_ = job->problem;
+  for (const InputTensor& input : job->inputs) bytes_in_ += input.size_bytes;
+  job->deadline = deadline;
+  job->received = received_;
+  job->cancelled = std::move(cancelled);
+  job->done = std::move(done);
+  // Recorded before Submit: afterwards the job's completion may already run on another thread.
+  context_.metrics.RecordStage(Stage::kDecode, context_.clock.Now() - received_);
+  return context_.scheduler.Submit(job);
+}
+
+void Exchange::RecordEnd(Direction direction, absl::StatusCode code) {
+  if (!kind_.has_value()) {
+    context_.metrics.RecordMalformed(direction);
+    return;
+  }
+  context_.metrics.RecordTransport(TransportKind::kGrpc, bytes_in_, bytes_out_);
+  context_.metrics.RecordRequest(kind_->op, direction, kind_->dtype, code,
+                                 context_.clock.Now() - received_);
+}
+
+}  // namespace norm::server

@@ -1,0 +1,81 @@
+// One request from its header to its response, whatever kind of call carries it.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "norm/v1/normalization.pb.h"
+#include "proto/codec/message_reader.h"
+#include "server/transport/middleware/admission.h"
+#include "server/transport/response_encoder.h"
+#include "server/transport/serving_context.h"
+
+namespace norm::server {
+
+constexpr Direction DirectionOf(const norm::v1::NormalizeRequest&) { return Direction::kForward; }
+constexpr Direction DirectionOf(const norm::v1::NormalizeBackwardRequest&) {
+  return Direction::kBackward;
+}
+
+/// Steps of a request, in the order they are called: Submit, then Respond or Fail exactly once. Not
+/// thread-safe; the owner orders the calls (Submit happens before the job's completion).
+class Exchange {
+ public:
+  Exchange(const ServingContext& context, absl::Time received)
+      : context_(context), received_(received) {}
+
+  /// Admits, decodes and hands the job to the scheduler, which calls `done` exactly once if this
+  /// returns OK. `request` and `message` must live until then.
+  template <typename Request>
+  absl::Status Submit(const Request& request, const wire::ReceivedMessage& message,
+                      absl::Time deadline, std::shared_ptr<std::atomic<bool>> cancelled,
+                      absl::AnyInvocable<void(JobResult)> done) {
+    if (absl::Status status = Admit(context_, deadline, received_); !status.ok()) {
+      kind_ = KindOf(request);
+      return status;
+    }
+    auto job = DecodeRequest(request, message, context_.decode);
+    if (!job.ok()) {
+      kind_ = KindOf(request);
+      context_.metrics.RecordRejected(job.status().code() == absl::StatusCode::kResourceExhausted
+                                          ? RejectReason::kTooLarge
+                                          : RejectReason::kInvalid);
+      return job.status();
+    }
+    kind_ = RequestKind{(*job)->problem.op, (*job)->problem.dtype};
+    return SubmitJob(*std::move(job), deadline, std::move(cancelled), std::move(done));
+  }
+
+  /// Fills `response` from an OK result.
+  template <typename Request, typename Response>
+  void Respond(const Request& request, const JobResult& result, wire::MessageWriter* writer,
+               Response* response) {
+    const absl::Duration total = context_.clock.Now() - received_;
+    FillResponse(request, problem_, result, total, writer, response);
+    bytes_out_ = OutputBytes(result);
+  }
+
+  /// Counts the end of the request.
+  void RecordEnd(Direction direction, absl::StatusCode code);
+
+  absl::Time received() const { return received_; }
+
+ private:
+  absl::Status SubmitJob(std::unique_ptr<Job> job, absl::Time deadline,
+                         std::shared_ptr<std::atomic<bool>> cancelled,
+                         absl::AnyInvocable<void(JobResult)> done);
+
+  const ServingContext& context_;
+  absl::Time received_;
+  NormProblem problem_;
+  std::optional<RequestKind> kind_;
+  int64_t bytes_in_ = 0;
+  int64_t bytes_out_ = 0;
+};
+
+}  // namespace norm::server

@@ -1,0 +1,178 @@
+#include "server/transport/grpc_server.h"
+
+#include <limits>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+#include "grpcpp/ext/proto_server_reflection_plugin.h"
+#include "grpcpp/health_check_service_interface.h"
+#include "grpcpp/resource_quota.h"
+#include "grpcpp/server.h"
+#include "grpcpp/server_builder.h"
+#include "server/transport/health.h"
+#include "server/transport/listen_address.h"
+#include "server/transport/norm_service.h"
+#include "server/transport/server_service.h"
+#include "server/transport/serving_context.h"
+#include "server/transport/stream_service.h"
+
+namespace norm::server {
+namespace {
+
+/// Calls of each unary method that one queue waits for at a time; more arrivals wait a moment
+/// inside gRPC.
+constexpr int kArmedUnaryCalls = 4;
+constexpr int kArmedStreamCalls = 1;
+
+/// Clients may ping this often, also without calls; gRPC's default of one ping in 5 minutes ends
+/// such connections with too_many_pings.
+constexpr int kMinClientPingIntervalMs = 5000;
+
+int ToMs(absl::Duration duration) { return static_cast<int>(absl::ToInt64Milliseconds(duration)); }
+
+}  // namespace
+
+class GrpcServer::Impl {
+ public:
+  Impl(const GrpcServerOptions& options, ServerDescription description, Scheduler& scheduler,
+       Metrics& metrics, const Clock& clock, const Logger& log)
+      : options_(options),
+        log_(log),
+        context_{scheduler,
+                 metrics,
+                 clock,
+                 calls_,
+                 {options.max_message_bytes},
+                 {options.max_stream_requests, options.max_stream_unsent_bytes}},
+        server_service_(std::move(description), context_) {}
+
+  ~Impl() { Shutdown(absl::ZeroDuration()).IgnoreError(); }
+
+  absl::Status Start() {
+    if (absl::Status status = ProbeListenAddress(options_.listen); !status.ok()) return status;
+    grpc::EnableDefaultHealthCheckService(true);
+    grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+
+    grpc::ServerBuilder builder;
+    int port = 0;
+    builder.AddListeningPort(options_.listen, grpc::InsecureServerCredentials(), &port);
+    builder.RegisterService(&norm_service_);
+    builder.RegisterService(&server_service_);
+    builder.SetMaxReceiveMessageSize(static_cast<int>(options_.max_message_bytes));
+    builder.SetMaxSendMessageSize(-1);  // the decoder bounds responses
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options_.max_concurrent_streams);
+    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+    builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
+                               kMinClientPingIntervalMs);
+    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, ToMs(options_.keepalive_time));
+    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, ToMs(options_.keepalive_timeout));
+    // For ServerService alone: its calls are rare.
+    builder.SetSyncServerOption(grpc::ServerBuilder::NUM_CQS, 1);
+    builder.SetSyncServerOption(grpc::ServerBuilder::MIN_POLLERS, 1);
+    builder.SetSyncServerOption(grpc::ServerBuilder::MAX_POLLERS, 1);
+    grpc::ResourceQuota quota("normd");
+    quota.Resize(static_cast<size_t>(options_.receive_quota_bytes));
+    builder.SetResourceQuota(quota);
+    for (int i = 0; i < options_.threads; ++i) queues_.push_back(builder.AddCompletionQueue());
+
+    server_ = builder.BuildAndStart();
+    if (server_ == nullptr || port == 0) {
+      server_.reset();
+      for (auto& queue : queues_) CloseQueue(*queue);
+      return absl::UnavailableError(absl::StrCat("cannot listen on ", options_.listen));
+    }
+    const bool plain = options_.listen.rfind("unix:", 0) != 0;
+    address_ = plain
+                   ? absl::StrCat(options_.listen.substr(0, options_.listen.rfind(':')), ":", port)
+                   : options_.listen;
+    health_.emplace(server_->GetHealthCheckService(), context_.metrics);
+    for (auto& queue : queues_) {
+      for (int i = 0; i < kArmedUnaryCalls; ++i) ArmUnaryCalls(norm_service_, *queue, context_);
+      for (int i = 0; i < kArmedStreamCalls; ++i) ArmStreamCall(norm_service_, *queue, context_);
+      threads_.emplace_back([raw = queue.get()] { Poll(*raw); });
+    }
+    return absl::OkStatus();
+  }
+
+  const std::string& address() const { return address_; }
+
+  void SetHealthy(bool healthy) { health_->SetHealthy(healthy); }
+
+  absl::Status Drain() {
+    if (server_ == nullptr) return absl::OkStatus();
+    health_->SetDraining();
+    server_service_.SetDraining();
+    log_.Info("draining", {{"delay", absl::FormatDuration(options_.drain_delay)},
+                           {"timeout", absl::FormatDuration(options_.drain_timeout)}});
+    absl::SleepFor(options_.drain_delay);
+    return Shutdown(options_.drain_timeout);
+  }
+
+ private:
+  static void Poll(grpc::ServerCompletionQueue& queue) {
+    void* tag = nullptr;
+    bool ok = false;
+    while (queue.Next(&tag, &ok)) static_cast<CompletionEvent*>(tag)->Complete(ok);
+  }
+
+  static void CloseQueue(grpc::ServerCompletionQueue& queue) {
+    queue.Shutdown();
+    Poll(queue);
+  }
+
+  /// One grpc::Server::Shutdown with a deadline: in gRPC 1.51 a second call cannot force a first
+  /// one.
+  absl::Status Shutdown(absl::Duration timeout) {
+    if (server_ == nullptr) return absl::OkStatus();
+    const absl::Time deadline = absl::Now() + timeout;
+    calls_.Stop();
+    server_->Shutdown(absl::ToChronoTime(deadline));
+    const bool late = timeout > absl::ZeroDuration() && absl::Now() >= deadline;
+    // Calls keep their memory until their jobs have completed; queues may close only when no call
+    // can use them any more.
+    calls_.AwaitNone();
+    for (auto& queue : queues_) queue->Shutdown();
+    for (std::thread& thread : threads_) thread.join();
+    server_.reset();
+    if (!late) return absl::OkStatus();
+    return absl::DeadlineExceededError(
+        absl::StrCat("calls were cancelled at the end of ", absl::FormatDuration(timeout)));
+  }
+
+  const GrpcServerOptions options_;
+  const Logger& log_;
+  LiveCalls calls_;
+  const ServingContext context_;
+  NormalizationAsyncService norm_service_;
+  ServerService server_service_;
+  std::vector<std::unique_ptr<grpc::ServerCompletionQueue>> queues_;
+  std::unique_ptr<grpc::Server> server_;
+  std::optional<Health> health_;
+  std::vector<std::thread> threads_;
+  std::string address_;
+};
+
+GrpcServer::GrpcServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+GrpcServer::~GrpcServer() = default;
+
+absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(const GrpcServerOptions& options,
+                                                              ServerDescription description,
+                                                              Scheduler& scheduler,
+                                                              Metrics& metrics, const Clock& clock,
+                                                              const Logger& log) {
+  auto impl =
+      std::make_unique<Impl>(options, std::move(description), scheduler, metrics, clock, log);
+  if (absl::Status status = impl->Start(); !status.ok()) return status;
+  return std::unique_ptr<GrpcServer>(new GrpcServer(std::move(impl)));
+}
+
+const std::string& GrpcServer::address() const { return impl_->address(); }
+void GrpcServer::SetHealthy(bool healthy) { impl_->SetHealthy(healthy); }
+absl::Status GrpcServer::Drain() { return impl_->Drain(); }
+
+}  // namespace norm::server

@@ -1,0 +1,34 @@
+// The standard health service, following device health and draining.
+#pragma once
+
+#include <mutex>
+
+#include "absl/base/thread_annotations.h"
+#include "grpcpp/health_check_service_interface.h"
+#include "server/observability/metrics.h"
+
+namespace norm::server {
+
+/// SERVING for "" and "norm.v1.NormalizationService" while healthy and not draining. Starts
+/// NOT_SERVING.
+///
+/// Threads:  safe.
+class Health {
+ public:
+  /// Borrows both; `service` belongs to the grpc::Server.
+  Health(grpc::HealthCheckServiceInterface* service, Metrics& metrics);
+
+  void SetHealthy(bool healthy) ABSL_LOCKS_EXCLUDED(mutex_);
+  void SetDraining() ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  void Publish() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  grpc::HealthCheckServiceInterface* const service_;
+  Metrics& metrics_;
+  std::mutex mutex_;
+  bool healthy_ ABSL_GUARDED_BY(mutex_) = false;
+  bool draining_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace norm::server

@@ -1,0 +1,59 @@
+#include "server/transport/listen_address.h"
+
+#include <netdb.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+
+namespace norm::server {
+namespace {
+
+absl::Status TryBind(const addrinfo& address, const std::string& listen) {
+  const int fd = socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) return absl::UnavailableError(absl::StrCat("socket: ", std::strerror(errno)));
+  const int on = 1;
+  setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  const int failed = bind(fd, address.ai_addr, address.ai_addrlen) != 0 ? errno : 0;
+  close(fd);
+  if (failed == 0) return absl::OkStatus();
+  return absl::UnavailableError(
+      absl::StrCat("cannot listen on ", listen, ": ", std::strerror(failed)));
+}
+
+}  // namespace
+
+absl::Status ProbeListenAddress(const std::string& listen) {
+  if (listen.rfind("unix:", 0) == 0) return absl::OkStatus();
+  const size_t colon = listen.rfind(':');
+  int port = -1;
+  if (colon == std::string::npos || colon == 0 ||
+      !absl::SimpleAtoi(absl::string_view(listen).substr(colon + 1), &port) || port < 0 ||
+      port > 65535) {
+    return absl::InvalidArgumentError(absl::StrCat("address '", listen, "' is not host:port"));
+  }
+  std::string host = listen.substr(0, colon);
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
+    host = host.substr(1, host.size() - 2);
+  }
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_PASSIVE;
+  addrinfo* found = nullptr;
+  const int error = getaddrinfo(host.c_str(), absl::StrCat(port).c_str(), &hints, &found);
+  if (error != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("address '", listen, "': host ", host, ": ", gai_strerror(error)));
+  }
+  absl::Status status = TryBind(*found, listen);
+  freeaddrinfo(found);
+  return status;
+}
+
+}  // namespace norm::server

@@ -1,0 +1,151 @@
+#include "server/transport/norm_service.h"
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "grpcpp/server_context.h"
+#include "grpcpp/support/async_unary_call.h"
+#include "proto/codec/message_reader.h"
+#include "proto/codec/message_writer.h"
+#include "server/transport/exchange.h"
+#include "server/transport/status_mapping.h"
+
+namespace norm::server {
+namespace {
+
+struct ForwardMethod {
+  using Request = norm::v1::NormalizeRequest;
+  using Response = norm::v1::NormalizeResponse;
+  static constexpr auto kArm = &NormalizationAsyncService::RequestNormalize;
+};
+
+struct BackwardMethod {
+  using Request = norm::v1::NormalizeBackwardRequest;
+  using Response = norm::v1::NormalizeBackwardResponse;
+  static constexpr auto kArm = &NormalizationAsyncService::RequestNormalizeBackward;
+};
+
+/// One unary call: armed, arrived, submitted, finished. Its memory, and with it the request's
+/// slices, stays until gRPC has returned every tag and the job, if there is one, has completed:
+/// Finish is called only then.
+template <typename Method>
+class UnaryCall final : public Call {
+ public:
+  static void Arm(NormalizationAsyncService& service, grpc::ServerCompletionQueue& queue,
+                  const ServingContext& context) {
+    auto* call = new UnaryCall(service, queue, context);
+    call->server_context_.AsyncNotifyWhenDone(call->done_.Tag());
+    (service.*Method::kArm)(&call->server_context_, &call->request_bytes_, &call->responder_,
+                            &queue, &queue, call->arrived_.Tag());
+  }
+
+ private:
+  UnaryCall(NormalizationAsyncService& service, grpc::ServerCompletionQueue& queue,
+            const ServingContext& context)
+      : Call(context.calls), service_(service), queue_(queue), context_(context) {}
+
+  void OnArrived(bool ok) {
+    if (!ok) {
+      // Shutting down before a call came: gRPC does not return the done tag then.
+      done_.Drop();
+      return;
+    }
+    Arm(service_, queue_, context_);
+    exchange_.emplace(context_, context_.clock.Now());
+    if (absl::Status status = Start(); !status.ok()) Fail(status);
+  }
+
+  absl::Status Start() {
+    absl::Status status = message_.Parse(request_bytes_, &request_);
+    request_bytes_.Clear();
+    if (!status.ok()) {
+      context_.metrics.RecordRejected(RejectReason::kInvalid);
+      return status;
+    }
+    Ref();  // held by the job
+    status = exchange_->Submit(request_, message_, ToDeadline(server_context_.deadline()),
+                               cancelled_, [this](JobResult result) {
+                                 OnJobDone(std::move(result));
+                                 Unref();
+                               });
+    if (!status.ok()) Unref();
+    return status;
+  }
+
+  void OnJobDone(JobResult result) {
+    message_ = wire::ReceivedMessage();
+    if (!result.status.ok()) {
+      Fail(result.status);
+      return;
+    }
+    const absl::Time start = context_.clock.Now();
+    typename Method::Response response;
+    wire::MessageWriter writer;
+    exchange_->Respond(request_, result, &writer, &response);
+    absl::StatusOr<grpc::ByteBuffer> bytes = writer.Build(response);
+    if (!bytes.ok()) {
+      Fail(absl::InternalError(absl::StrCat("encoding: ", bytes.status().message())));
+      return;
+    }
+    if (cancelled_->load(std::memory_order_relaxed)) {
+      context_.metrics.RecordCancelled(Stage::kSend);
+      exchange_->RecordEnd(DirectionOf(request_), absl::StatusCode::kCancelled);
+    } else {
+      exchange_->RecordEnd(DirectionOf(request_), absl::StatusCode::kOk);
+    }
+    handed_over_ = context_.clock.Now();
+    context_.metrics.RecordStage(Stage::kEncode, handed_over_ - start);
+    responder_.Finish(*bytes, grpc::Status::OK, finished_.Tag());
+  }
+
+  void Fail(const absl::Status& status) {
+    exchange_->RecordEnd(DirectionOf(request_), status.code());
+    if (const auto pushback = Pushback(status); pushback.has_value()) {
+      server_context_.AddTrailingMetadata(kPushbackTrailer,
+                                          absl::StrCat(absl::ToInt64Milliseconds(*pushback)));
+    }
+    handed_over_ = context_.clock.Now();
+    responder_.FinishWithError(ToGrpcStatus(status), finished_.Tag());
+  }
+
+  /// The call is over, for whatever reason: also the normal end comes here.
+  void OnDone(bool) {
+    if (!server_context_.IsCancelled()) return;
+    cancelled_->store(true, std::memory_order_relaxed);
+    context_.scheduler.ReapQueue();
+  }
+
+  void OnFinished(bool ok) {
+    if (ok) context_.metrics.RecordStage(Stage::kSend, context_.clock.Now() - handed_over_);
+  }
+
+  NormalizationAsyncService& service_;
+  grpc::ServerCompletionQueue& queue_;
+  const ServingContext& context_;
+  grpc::ServerContext server_context_;
+  grpc::ByteBuffer request_bytes_;
+  grpc::ServerAsyncResponseWriter<grpc::ByteBuffer> responder_{&server_context_};
+  CallEvent<UnaryCall> arrived_{this, &UnaryCall::OnArrived};
+  CallEvent<UnaryCall> done_{this, &UnaryCall::OnDone};
+  CallEvent<UnaryCall> finished_{this, &UnaryCall::OnFinished};
+
+  wire::ReceivedMessage message_;
+  typename Method::Request request_;
+  std::optional<Exchange> exchange_;
+  std::shared_ptr<std::atomic<bool>> cancelled_ = std::make_shared<std::atomic<bool>>(false);
+  absl::Time handed_over_;
+};
+
+}  // namespace
+
+void ArmUnaryCalls(NormalizationAsyncService& service, grpc::ServerCompletionQueue& queue,
+                   const ServingContext& context) {
+  UnaryCall<ForwardMethod>::Arm(service, queue, context);
+  UnaryCall<BackwardMethod>::Arm(service, queue, context);
+}
+
+}  // namespace norm::server

@@ -1,0 +1,114 @@
+#include "server/transport/response_encoder.h"
+
+#include <memory>
+
+#include "absl/types/span.h"
+#include "grpcpp/support/slice.h"
+#include "server/transport/tensor_check.h"
+
+namespace norm::server {
+namespace {
+
+using Owner = std::shared_ptr<const void>;
+
+/// A slice over the output; gRPC drops the owner with the last reference, on a thread of its own.
+grpc::Slice SliceOf(const OutputTensor& output) {
+  if (output.size_bytes == 0) return grpc::Slice();
+  return grpc::Slice(
+      const_cast<std::byte*>(output.data), static_cast<size_t>(output.size_bytes),
+      [](void* owner) { delete static_cast<Owner*>(owner); }, new Owner(output.owner));
+}
+
+class ResponseFiller {
+ public:
+  ResponseFiller(const NormProblem& problem, const JobResult& result, wire::MessageWriter* writer)
+      : problem_(problem), result_(result), writer_(writer) {}
+
+  bool Has(TensorRole role) const { return problem_.outputs.Has(role); }
+
+  template <typename Shape>
+  void Set(TensorRole role, const Shape& shape, norm::v1::Tensor* tensor) {
+    tensor->set_dtype(ToProto(TensorDType(problem_, role)));
+    for (const int64_t dimension : shape) tensor->add_shape(dimension);
+    writer_->Attach(tensor, SliceOf(result_.outputs[static_cast<size_t>(role)]));
+  }
+
+ private:
+  const NormProblem& problem_;
+  const JobResult& result_;
+  wire::MessageWriter* writer_;
+};
+
+void FillTiming(const JobTiming& from, absl::Duration total, norm::v1::Timing* timing) {
+  timing->set_decode_us(absl::ToDoubleMicroseconds(from.decode));
+  timing->set_queue_us(absl::ToDoubleMicroseconds(from.queue));
+  timing->set_copy_in_us(absl::ToDoubleMicroseconds(from.copy_in));
+  timing->set_kernel_us(absl::ToDoubleMicroseconds(from.kernel));
+  timing->set_copy_out_us(absl::ToDoubleMicroseconds(from.copy_out));
+  timing->set_total_us(absl::ToDoubleMicroseconds(total));
+  timing->set_device(from.device);
+  timing->set_batch_requests(from.batch_requests);
+  timing->set_batch_rows(from.batch_rows);
+}
+
+/// Leading dimensions of x before the normalized ones; [1] where x has no others.
+std::vector<int64_t> RowStatisticsShape(const norm::v1::NormalizeRequest& request) {
+  const int given = request.has_rms_norm() ? request.rms_norm().normalized_dims()
+                                           : request.layer_norm().normalized_dims();
+  const int leading = request.x().shape_size() - (given == 0 ? 1 : given);
+  if (leading == 0) return {1};
+  return {request.x().shape().begin(), request.x().shape().begin() + leading};
+}
+
+}  // namespace
+
+void FillResponse(const norm::v1::NormalizeRequest& request, const NormProblem& problem,
+                  const JobResult& result, absl::Duration total, wire::MessageWriter* writer,
+                  norm::v1::NormalizeResponse* response) {
+  FillTiming(result.timing, total, response->mutable_timing());
+  ResponseFiller filler(problem, result, writer);
+  const std::vector<int64_t> channels = {problem.hidden_size};
+  const std::vector<int64_t> statistics =
+      problem.op == Op::kBatchNorm ? channels : RowStatisticsShape(request);
+  filler.Set(TensorRole::kY, request.x().shape(), response->mutable_y());
+  if (filler.Has(TensorRole::kMean)) {
+    filler.Set(TensorRole::kMean, statistics, response->mutable_mean());
+  }
+  if (filler.Has(TensorRole::kRstd)) {
+    filler.Set(TensorRole::kRstd, statistics, response->mutable_rstd());
+  }
+  if (filler.Has(TensorRole::kResidualSum)) {
+    filler.Set(TensorRole::kResidualSum, request.x().shape(), response->mutable_residual_sum());
+  }
+  if (filler.Has(TensorRole::kRunningMean)) {
+    filler.Set(TensorRole::kRunningMean, channels, response->mutable_running_mean());
+    filler.Set(TensorRole::kRunningVar, channels, response->mutable_running_var());
+  }
+}
+
+void FillResponse(const norm::v1::NormalizeBackwardRequest& request, const NormProblem& problem,
+                  const JobResult& result, absl::Duration total, wire::MessageWriter* writer,
+                  norm::v1::NormalizeBackwardResponse* response) {
+  FillTiming(result.timing, total, response->mutable_timing());
+  ResponseFiller filler(problem, result, writer);
+  filler.Set(TensorRole::kDx, request.x().shape(), response->mutable_dx());
+  if (filler.Has(TensorRole::kDweight)) {
+    filler.Set(TensorRole::kDweight, request.weight().shape(), response->mutable_dweight());
+  }
+  if (filler.Has(TensorRole::kDbias)) {
+    if (request.has_weight()) {
+      filler.Set(TensorRole::kDbias, request.weight().shape(), response->mutable_dbias());
+    } else {
+      filler.Set(TensorRole::kDbias, std::vector<int64_t>{problem.hidden_size},
+                 response->mutable_dbias());
+    }
+  }
+}
+
+int64_t OutputBytes(const JobResult& result) {
+  int64_t bytes = 0;
+  for (const OutputTensor& output : result.outputs) bytes += output.size_bytes;
+  return bytes;
+}
+
+}  // namespace norm::server

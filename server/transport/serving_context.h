@@ -1,0 +1,33 @@
+// What the calls of the data path share.
+#pragma once
+
+#include <cstdint>
+
+#include "server/observability/logging.h"
+#include "server/observability/metrics.h"
+#include "server/scheduler/clock.h"
+#include "server/scheduler/scheduler.h"
+#include "server/transport/call.h"
+#include "server/transport/request_decoder.h"
+
+namespace norm::server {
+
+struct StreamLimits {
+  /// Requests of one stream that may be unanswered; reading pauses there.
+  int64_t max_requests = 0;
+  /// Finished responses that wait for a slow reader; reading pauses there. The memory of one stream
+  /// is bounded by this plus max_requests responses.
+  int64_t max_unsent_bytes = 0;
+};
+
+/// Borrowed by every call; outlives all of them.
+struct ServingContext {
+  Scheduler& scheduler;
+  Metrics& metrics;
+  const Clock& clock;
+  LiveCalls& calls;
+  DecodeLimits decode;
+  StreamLimits stream;
+};
+
+}  // namespace norm::server

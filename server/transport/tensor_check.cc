@@ -1,0 +1,95 @@
+#include "server/transport/tensor_check.h"
+
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "server/transport/field_error.h"
+
+namespace norm::server {
+namespace {
+
+/// More dimensions than any framework has; keeps messages and loops short.
+constexpr int kMaxRank = 64;
+
+}  // namespace
+
+std::optional<DType> FromProto(norm::v1::DType dtype) {
+  switch (dtype) {
+    case norm::v1::DTYPE_F32:
+      return DType::kF32;
+    case norm::v1::DTYPE_F16:
+      return DType::kF16;
+    case norm::v1::DTYPE_BF16:
+      return DType::kBF16;
+    case norm::v1::DTYPE_F64:
+      return DType::kF64;
+    default:
+      return std::nullopt;
+  }
+}
+
+norm::v1::DType ToProto(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+      return norm::v1::DTYPE_F32;
+    case DType::kF16:
+      return norm::v1::DTYPE_F16;
+    case DType::kBF16:
+      return norm::v1::DTYPE_BF16;
+    case DType::kF64:
+      return norm::v1::DTYPE_F64;
+  }
+  return norm::v1::DTYPE_UNSPECIFIED;
+}
+
+absl::StatusOr<CheckedTensor> CheckTensor(absl::string_view field, const norm::v1::Tensor& tensor,
+                                          const wire::ReceivedMessage& message) {
+  const std::optional<DType> dtype = FromProto(tensor.dtype());
+  if (!dtype.has_value()) {
+    return InvalidField(
+        absl::StrCat(field, ".dtype"),
+        absl::StrCat(static_cast<int>(tensor.dtype()),
+                     " is not a known dtype (f32 = 1, f16 = 2, bf16 = 3, f64 = 4)"));
+  }
+  const std::string shape_field = absl::StrCat(field, ".shape");
+  if (tensor.shape_size() < 1 || tensor.shape_size() > kMaxRank) {
+    return InvalidField(shape_field, absl::StrCat("has rank ", tensor.shape_size(),
+                                                  ", must have rank 1 to ", kMaxRank));
+  }
+  for (int i = 0; i < tensor.shape_size(); ++i) {
+    if (tensor.shape(i) < 0) {
+      return InvalidField(shape_field,
+                          absl::StrCat("dimension ", i, " is ", tensor.shape(i), ", must be >= 0"));
+    }
+  }
+  int64_t nonzero_product = static_cast<int64_t>(DTypeSize(*dtype));
+  int64_t elements = 1;
+  for (const int64_t dimension : tensor.shape()) {
+    if (dimension == 0) {
+      elements = 0;
+      continue;
+    }
+    if (nonzero_product > std::numeric_limits<int64_t>::max() / dimension) {
+      return InvalidField(shape_field,
+                          absl::StrCat(ShapeText(tensor.shape()), " of ", DTypeName(*dtype),
+                                       " overflows: its bytes must be < 2^63"));
+    }
+    nonzero_product *= dimension;
+  }
+  const wire::Payload& payload = message.payload(tensor);
+  const int64_t expected_bytes = elements == 0 ? 0 : nonzero_product;
+  if (payload.size_bytes != expected_bytes) {
+    return InvalidField(
+        absl::StrCat(field, ".data"),
+        absl::StrCat("has ", payload.size_bytes, " bytes != ", expected_bytes, " bytes of shape ",
+                     ShapeText(tensor.shape()), " in ", DTypeName(*dtype)));
+  }
+  CheckedTensor checked;
+  checked.dtype = *dtype;
+  checked.shape.assign(tensor.shape().begin(), tensor.shape().end());
+  checked.elements = elements == 0 ? 0 : nonzero_product / static_cast<int64_t>(DTypeSize(*dtype));
+  checked.payload = &payload;
+  return checked;
+}
+
+}  // namespace norm::server

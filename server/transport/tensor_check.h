@@ -1,0 +1,35 @@
+// The checks every tensor of a request goes through, before anything is known about its role.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "norm/kernels/dtype.h"
+#include "norm/v1/tensor.pb.h"
+#include "proto/codec/message_reader.h"
+
+namespace norm::server {
+
+/// A tensor whose dtype is known and whose shape and byte count agree.
+struct CheckedTensor {
+  DType dtype = DType::kF32;
+  std::vector<int64_t> shape;
+  int64_t elements = 0;
+  const wire::Payload* payload = nullptr;  // of the message it was checked against
+};
+
+/// Nothing for DTYPE_UNSPECIFIED and for numbers this server does not know.
+std::optional<DType> FromProto(norm::v1::DType dtype);
+norm::v1::DType ToProto(DType dtype);
+
+/// Checks, in this order: dtype known, rank >= 1, dimensions >= 0, the product of the non-zero
+/// dimensions times the element size fits 63 bits, byte count equal to it. Allocates nothing in
+/// proportion to the claimed shape. Errors: INVALID_ARGUMENT naming `field`, the rule and both
+/// values.
+absl::StatusOr<CheckedTensor> CheckTensor(absl::string_view field, const norm::v1::Tensor& tensor,
+                                          const wire::ReceivedMessage& message);
+
+}  // namespace norm::server

@@ -1,0 +1,160 @@
+// What surrounds the data path: server information, statistics, health, reflection, listening.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+
+#include "grpcpp/generic/generic_stub.h"
+#include "grpcpp/grpcpp.h"
+#include "norm/v1/normalization.grpc.pb.h"
+#include "norm/v1/server.grpc.pb.h"
+#include "tests/integration/await.h"
+#include "tests/support/cpu_server.h"
+#include "tests/support/request_builder.h"
+
+namespace norm::server {
+namespace {
+
+using norm::test::CanaryRequest;
+using norm::test::CpuServer;
+
+class ServicesTest : public testing::Test {
+ protected:
+  /// grpc.health.v1.Health/Check; its messages are one field each: service = 1 (string), status = 1
+  /// (enum).
+  std::string CheckHealth(const std::string& service) {
+    std::string request;
+    if (!service.empty())
+      request = "\x0a" + std::string(1, static_cast<char>(service.size())) + service;
+    grpc::Slice slice(request);
+    grpc::ByteBuffer bytes(&slice, 1);
+    grpc::ByteBuffer response;
+    grpc::ClientContext context;
+    grpc::CompletionQueue queue;
+    grpc::GenericStub stub(channel_);
+    auto call = stub.PrepareUnaryCall(&context, "/grpc.health.v1.Health/Check", bytes, &queue);
+    call->StartCall();
+    grpc::Status status;
+    call->Finish(&response, &status, this);
+    void* tag = nullptr;
+    bool ok = false;
+    queue.Next(&tag, &ok);
+    if (!status.ok()) return std::to_string(status.error_code());
+    grpc::Slice answer;
+    if (!response.DumpToSingleSlice(&answer).ok()) return "unreadable";
+    const std::string text(reinterpret_cast<const char*>(answer.begin()), answer.size());
+    if (text == "\x08\x01") return "SERVING";
+    if (text == "\x08\x02") return "NOT_SERVING";
+    return "other";
+  }
+
+  CpuServer cpu_;
+  std::shared_ptr<grpc::Channel> channel_ = cpu_.server.Connect();
+};
+
+TEST_F(ServicesTest, InfoNamesDevicesLimitsAndCapabilities) {
+  auto stub = norm::v1::ServerService::NewStub(channel_);
+  grpc::ClientContext context;
+  norm::v1::ServerInfo info;
+  ASSERT_TRUE(stub->GetServerInfo(&context, {}, &info).ok());
+  EXPECT_EQ(info.version(), "0.0.0-test");
+  ASSERT_EQ(info.devices_size(), 1);
+  EXPECT_EQ(info.devices(0).name(), "cpu");
+  EXPECT_TRUE(info.devices(0).healthy());
+  EXPECT_EQ(info.limits().max_message_bytes(), uint64_t{256} << 20);
+  EXPECT_EQ(info.capabilities_size(), 3 * 2 * 4);
+  EXPECT_FALSE(info.draining());
+}
+
+TEST_F(ServicesTest, StatisticsCountWhatWasServed) {
+  auto norm_stub = norm::v1::NormalizationService::NewStub(channel_);
+  for (int i = 0; i < 3; ++i) {
+    grpc::ClientContext context;
+    norm::v1::NormalizeResponse response;
+    ASSERT_TRUE(norm_stub->Normalize(&context, CanaryRequest(), &response).ok());
+    EXPECT_EQ(response.timing().device(), "cpu");
+    EXPECT_GT(response.timing().total_us(), 0);
+    EXPECT_EQ(response.timing().batch_requests(), 1);
+    EXPECT_EQ(response.timing().batch_rows(), 1);
+    EXPECT_GE(response.timing().total_us(),
+              response.timing().decode_us() + response.timing().kernel_us());
+  }
+  {
+    grpc::ClientContext context;
+    norm::v1::NormalizeResponse response;
+    EXPECT_FALSE(norm_stub->Normalize(&context, {}, &response).ok());
+  }
+  auto stub = norm::v1::ServerService::NewStub(channel_);
+  norm::v1::ServerStatistics statistics;
+  ASSERT_TRUE(norm::test::Await([&] {
+    grpc::ClientContext context;
+    return stub->GetStatistics(&context, {}, &statistics).ok() && statistics.executions() == 3 &&
+           statistics.in_flight_requests() == 0;
+  }));
+  EXPECT_EQ(statistics.requests_ok(), 3U);
+  EXPECT_EQ(statistics.requests_failed(), 1U);
+  EXPECT_EQ(statistics.rows(), 3U);
+  EXPECT_EQ(statistics.bytes_in(), 3U * 32);
+  EXPECT_EQ(statistics.bytes_out(), 3U * 16);
+}
+
+TEST_F(ServicesTest, HealthFollowsReadiness) {
+  for (const char* service : {"", "norm.v1.NormalizationService"}) {
+    EXPECT_EQ(CheckHealth(service), "SERVING");
+  }
+  EXPECT_EQ(CheckHealth("no.such.Service"), std::to_string(grpc::StatusCode::NOT_FOUND));
+  cpu_.server.server().SetHealthy(false);
+  for (const char* service : {"", "norm.v1.NormalizationService"}) {
+    EXPECT_EQ(CheckHealth(service), "NOT_SERVING");
+  }
+  cpu_.server.server().SetHealthy(true);
+  EXPECT_EQ(CheckHealth(""), "SERVING");
+}
+
+TEST_F(ServicesTest, ReflectionIsServed) {
+  grpc::GenericStub stub(channel_);
+  grpc::ClientContext context;
+  grpc::CompletionQueue queue;
+  auto call = stub.PrepareCall(
+      &context, "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", &queue);
+  void* tag = nullptr;
+  bool ok = false;
+  call->StartCall(nullptr);
+  ASSERT_TRUE(queue.Next(&tag, &ok) && ok);
+  grpc::Slice list_services("\x3a\x01*");  // list_services = 7: "*"
+  call->Write(grpc::ByteBuffer(&list_services, 1), nullptr);
+  ASSERT_TRUE(queue.Next(&tag, &ok) && ok);
+  grpc::ByteBuffer answer;
+  call->Read(&answer, nullptr);
+  ASSERT_TRUE(queue.Next(&tag, &ok) && ok);
+  grpc::Slice slice;
+  ASSERT_TRUE(answer.DumpToSingleSlice(&slice).ok());
+  const std::string text(reinterpret_cast<const char*>(slice.begin()), slice.size());
+  EXPECT_THAT(text, testing::HasSubstr("norm.v1.NormalizationService"));
+  EXPECT_THAT(text, testing::HasSubstr("norm.v1.ServerService"));
+  call->WritesDone(nullptr);
+  ASSERT_TRUE(queue.Next(&tag, &ok));
+  grpc::Status status;
+  call->Finish(&status, nullptr);
+  ASSERT_TRUE(queue.Next(&tag, &ok));
+}
+
+TEST_F(ServicesTest, BusyPortAndBadAddressAreErrorsInOneLine) {
+  Metrics metrics({"cpu"}, {});
+  const Logger log({LogLevel::kError, LogFormat::kText});
+  const auto start = [&](const std::string& listen) {
+    GrpcServerOptions options;
+    options.listen = listen;
+    return GrpcServer::Start(options, {}, cpu_.server.scheduler(), metrics, Clock::Real(), log)
+        .status();
+  };
+  const absl::Status busy = start(cpu_.server.address());
+  EXPECT_EQ(busy.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(busy.message()), testing::HasSubstr("Address already in use"));
+  EXPECT_EQ(start("nonsense").code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(start("127.0.0.1:x").code(), absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace norm::server

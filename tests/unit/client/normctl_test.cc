@@ -1,0 +1,208 @@
+// The program as a person runs it: exit codes, what is printed, and files.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <cstdio>
+#include <cstring>
+#include <string>
+
+#include "client/tensor_file/tensor_file.h"
+#include "nlohmann/json.hpp"
+#include "tests/unit/client/fake_server.h"
+#include "tests/unit/client/scratch_folder.h"
+
+namespace norm::client {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+const std::string kData = NORM_TEST_DATA_DIR;
+
+struct Finished {
+  int exit_code = -1;
+  std::string out;
+  std::string error;
+};
+
+class NormctlTest : public ::testing::Test {
+ protected:
+  NormctlTest() {
+    server_.on_forward = [](grpc::ServerContext&, const v1::NormalizeRequest& request,
+                            v1::NormalizeResponse& response) {
+      *response.mutable_y() = request.x();
+      response.mutable_timing()->set_device("cpu");
+      return grpc::Status::OK;
+    };
+    server_.on_backward = [this](grpc::ServerContext&, const v1::NormalizeBackwardRequest& request,
+                                 v1::NormalizeBackwardResponse& response) {
+      backward_ = request;
+      *response.mutable_dx() = request.dy();
+      *response.mutable_dweight() = request.weight();
+      return grpc::Status::OK;
+    };
+  }
+
+  Finished Normctl(const std::string& arguments) {
+    const std::string command = std::string(NORMCTL_PATH) + " " + arguments + " >" +
+                                (folder_ / "out") + " 2>" + (folder_ / "err") + " </dev/null";
+    const int status = std::system(command.c_str());
+    return Finished{WIFEXITED(status) ? WEXITSTATUS(status) : -1,
+                    ScratchFolder::Read(folder_ / "out"), ScratchFolder::Read(folder_ / "err")};
+  }
+  std::string Server() const { return " --server " + server_.address(); }
+
+  FakeServer server_;
+  v1::NormalizeBackwardRequest backward_;
+  ScratchFolder folder_;
+};
+
+size_t Lines(const std::string& text) {
+  return static_cast<size_t>(std::count(text.begin(), text.end(), '\n'));
+}
+
+TEST_F(NormctlTest, WritesTheResultToAFile) {
+  const Finished run = Normctl("rmsnorm --input " + kData + "/digits_nc.npy --output " +
+                               (folder_ / "y.npy") + Server());
+  EXPECT_EQ(run.exit_code, 0) << run.error;
+  EXPECT_THAT(run.out, AllOf(HasSubstr("[96, 64]"), HasSubstr("rms_norm forward on cpu")));
+  EXPECT_EQ(ScratchFolder::Read(folder_ / "y.npy"), ScratchFolder::Read(kData + "/digits_nc.npy"));
+}
+
+TEST_F(NormctlTest, ConvertsToAnotherDTypeAndPrintsJson) {
+  const Finished run =
+      Normctl("layernorm --json --dtype bf16 --input " + kData +
+              "/embeddings.safetensors:x --output " + (folder_ / "y.safetensors") + Server());
+  EXPECT_EQ(run.exit_code, 0) << run.error;
+  const nlohmann::json report = nlohmann::json::parse(run.out, nullptr, false);
+  ASSERT_FALSE(report.is_discarded()) << run.out;
+  EXPECT_EQ(report["outputs"]["y"]["dtype"], "bf16");
+  EXPECT_EQ(report["op"], "layer_norm");
+  const Tensor y = *ReadTensor(folder_ / "y.safetensors:y");
+  const Tensor expected = *ReadTensor(kData + "/embeddings.safetensors:x_bf16");
+  EXPECT_EQ(std::memcmp(y.bytes().data(), expected.bytes().data(), expected.bytes().size()), 0);
+}
+
+TEST_F(NormctlTest, SendsABackward) {
+  const std::string x = kData + "/embeddings.safetensors:x";
+  const Finished run = Normctl(
+      "batchnorm --backward --training --layout nhwc --input " + x + " --grad " + x + " --weight " +
+      kData + "/embeddings.safetensors:weight --output " + (folder_ / "g.safetensors:dx") +
+      " --dweight-output " + (folder_ / "g.safetensors:dw") + Server());
+  EXPECT_EQ(run.exit_code, 0) << run.error;
+  EXPECT_EQ(backward_.batch_norm().mode(), v1::BatchNorm::MODE_TRAINING);
+  EXPECT_EQ(backward_.batch_norm().layout(), v1::BatchNorm::LAYOUT_NHWC);
+  EXPECT_FALSE(backward_.omit_dweight());
+  EXPECT_FALSE(backward_.has_bias());
+  EXPECT_TRUE(ReadTensor(folder_ / "g.safetensors:dw").ok());
+}
+
+TEST_F(NormctlTest, ExitsWith1AndOneLineWhenTheServerRefuses) {
+  server_.on_forward = [](grpc::ServerContext&, const v1::NormalizeRequest&,
+                          v1::NormalizeResponse&) {
+    return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "eps -1 < 0\nsecond line");
+  };
+  const Finished run = Normctl("rmsnorm --eps=-1 --input " + kData + "/digits_nc.npy" + Server());
+  EXPECT_EQ(run.exit_code, 1);
+  EXPECT_EQ(run.error, "normctl: INVALID_ARGUMENT: eps -1 < 0 second line\n");
+  EXPECT_EQ(run.out, "");
+}
+
+TEST_F(NormctlTest, ExitsWith1WhenAFileCannotBeUsed) {
+  EXPECT_EQ(Normctl("rmsnorm --input /no/such.npy" + Server()).exit_code, 1);
+  const Finished broken =
+      Normctl("rmsnorm --input " + folder_.Write("b.npy", "\x93NUMPY") + Server());
+  EXPECT_EQ(broken.exit_code, 1);
+  EXPECT_EQ(Lines(broken.error), 1u);
+  EXPECT_EQ(
+      Normctl("rmsnorm --input " + kData + "/digits_nc.npy --output /no/such/y.npy" + Server())
+          .exit_code,
+      1);
+  EXPECT_EQ(Normctl("rmsnorm --input " + kData + "/digits_nc.npy --rstd-output " +
+                    (folder_ / "r.npy") + Server())
+                .exit_code,
+            1);
+}
+
+TEST_F(NormctlTest, ExitsWith2AndOneLineOnBadUsage) {
+  const std::string input = " --input " + kData + "/digits_nc.npy";
+  for (const std::string& arguments :
+       {std::string(""), std::string("nosuch"), std::string("rmsnorm"), "rmsnorm --nosuch" + input,
+        "rmsnorm --dtype f8" + input, "rmsnorm --eps abc" + input,
+        "rmsnorm --timeout never" + input, "rmsnorm --timeout 0s" + input,
+        "rmsnorm --backward" + input, "rmsnorm --grad g.npy" + input,
+        "rmsnorm --output y.txt" + input, "rmsnorm --bias b.npy" + input,
+        "rmsnorm --normalized-dims 0" + input,
+        "batchnorm --momentum 0.1 --batches-tracked 3" + input, std::string("verify"),
+        "rmsnorm --rstd r.npy" + input}) {
+    const Finished run = Normctl(arguments);
+    EXPECT_EQ(run.exit_code, 2) << arguments;
+    EXPECT_EQ(Lines(run.error), 1u) << arguments << ": " << run.error;
+    EXPECT_THAT(run.error, HasSubstr("normctl: "));
+  }
+}
+
+TEST_F(NormctlTest, ExitsWith3WhenNoServerListens) {
+  const std::string server = Server();
+  server_.Stop();
+  for (const std::string& arguments :
+       {std::string("health"), std::string("info"), "rmsnorm --input " + kData + "/digits_nc.npy",
+        "verify " + kData + "/manifest.json"}) {
+    const Finished run = Normctl(arguments + server + " --attempts 1");
+    EXPECT_EQ(run.exit_code, 3) << arguments;
+    EXPECT_THAT(run.error, HasSubstr("normctl: server unreachable: UNAVAILABLE"));
+  }
+}
+
+TEST_F(NormctlTest, ReportsHealthByItsExitCode) {
+  EXPECT_EQ(Normctl("health" + Server()).out, "SERVING\n");
+  server_.health()->SetServingStatus("", false);
+  const Finished run = Normctl("health --json" + Server());
+  EXPECT_EQ(run.exit_code, 1);
+  EXPECT_THAT(run.out, HasSubstr("NOT_SERVING"));
+  EXPECT_EQ(Normctl("health --service nosuch" + Server()).exit_code, 1);
+}
+
+TEST_F(NormctlTest, PrintsServerInfo) {
+  server_.info.set_version("9.8.7");
+  server_.info.add_devices()->set_name("cpu");
+  const Finished text = Normctl("info" + Server());
+  EXPECT_EQ(text.exit_code, 0);
+  EXPECT_THAT(text.out,
+              AllOf(HasSubstr("normd 9.8.7"), HasSubstr("device cpu"), HasSubstr("12 ok")));
+  const Finished json = Normctl("info --json" + Server());
+  EXPECT_EQ(nlohmann::json::parse(json.out, nullptr, false)["version"], "9.8.7");
+}
+
+TEST_F(NormctlTest, VerifyFailsOnAWrongResult) {
+  const std::string digits = kData + "/digits_nc.npy";
+  std::string manifest =
+      R"({"cases":[{"name":"echo","op":"rms_norm","direction":"forward","options":{},"inputs":{"x":"D"},)"
+      R"("outputs":{"y":{"golden":"D","tolerance":{"relative":0,"of":"value"}}}}]})";
+  std::filesystem::copy_file(digits, folder_ / "D.npy");
+  for (size_t at = manifest.find("\"D\""); at != std::string::npos; at = manifest.find("\"D\"")) {
+    manifest.replace(at, 3, "\"D.npy\"");
+  }
+  const std::string path = folder_.Write("m.json", manifest);
+  const Finished right = Normctl("verify " + path + Server());
+  EXPECT_EQ(right.exit_code, 0) << right.error;
+  EXPECT_THAT(right.out, AllOf(HasSubstr("96x64"), HasSubstr("1 passed, 0 failed")));
+  server_.on_forward = [](grpc::ServerContext&, const v1::NormalizeRequest& request,
+                          v1::NormalizeResponse& response) {
+    *response.mutable_y() = request.x();
+    (*response.mutable_y()->mutable_data())[4 * 70 + 3] ^= 1;
+    return grpc::Status::OK;
+  };
+  const Finished wrong = Normctl("verify " + path + Server());
+  EXPECT_EQ(wrong.exit_code, 1);
+  EXPECT_THAT(wrong.out, AllOf(HasSubstr("MISMATCH"), HasSubstr("0 passed, 1 failed")));
+  EXPECT_THAT(wrong.error,
+              HasSubstr("1 of 6144 elements outside the tolerance, the first at index 70"));
+  const Finished json = Normctl("verify --json " + path + Server());
+  EXPECT_EQ(json.exit_code, 1);
+  EXPECT_EQ(nlohmann::json::parse(json.out, nullptr, false)["failed"], 1);
+}
+
+}  // namespace
+}  // namespace norm::client

@@ -1,0 +1,162 @@
+#include "server/device/batch_layout.h"
+
+#include <gmock/gmock.h>
+
+#include <cstring>
+
+#include "server/device/buffer_pool.h"
+#include "tests/support/job_builder.h"
+
+namespace norm::server {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using Role = TensorRole;
+
+Batch BatchOf(std::vector<test::JobBuilder> builders) {
+  Batch batch;
+  for (test::JobBuilder& builder : builders) {
+    batch.jobs.push_back(builder.Build(nullptr));
+  }
+  return batch;
+}
+
+TensorPlace PlaceOf(const std::array<TensorPlace, kTensorRoleCount>& places, Role role) {
+  return places[static_cast<size_t>(role)];
+}
+
+std::vector<std::byte> Gather(const Batch& batch, const BatchLayout& layout) {
+  std::vector<std::byte> slab(static_cast<size_t>(layout.input_bytes), std::byte{0xEE});
+  int64_t last = -1;
+  for (const CopyPiece& piece : PlanGather(batch, layout)) {
+    EXPECT_GT(piece.to, last);
+    last = piece.to;
+    std::memcpy(slab.data() + piece.to, piece.from.data(), piece.from.size());
+  }
+  return slab;
+}
+
+std::vector<float> FloatsAt(const std::vector<std::byte>& slab, TensorPlace place) {
+  std::vector<float> values(static_cast<size_t>(place.size_bytes) / sizeof(float));
+  std::memcpy(values.data(), slab.data() + place.offset, static_cast<size_t>(place.size_bytes));
+  return values;
+}
+
+TEST(BatchLayoutTest, AlignsEveryTensor) {
+  NormProblem problem = test::LayerNormProblem(3, 5);
+  problem.outputs.Add(Role::kMean);
+  const Batch batch = BatchOf({test::JobBuilder(problem), test::JobBuilder(problem)});
+  const BatchLayout layout = MakeBatchLayout(batch);
+  for (int i = 0; i < kTensorRoleCount; ++i) {
+    EXPECT_EQ(layout.inputs[static_cast<size_t>(i)].offset % kSlabAlignment, 0);
+    EXPECT_EQ(layout.outputs[static_cast<size_t>(i)].offset % kSlabAlignment, 0);
+  }
+  EXPECT_EQ(layout.problem.rows, 6);
+  EXPECT_EQ(PlaceOf(layout.inputs, Role::kX).size_bytes, 6 * 5 * 4);
+  EXPECT_EQ(PlaceOf(layout.inputs, Role::kWeight).size_bytes, 5 * 4);
+  EXPECT_EQ(PlaceOf(layout.outputs, Role::kMean).size_bytes, 6 * 4);
+}
+
+TEST(BatchLayoutTest, ConcatenatesRowsAndTakesParametersOnce) {
+  const std::vector<float> weight{7, 8};
+  const Batch batch = BatchOf({
+      test::JobBuilder(test::RmsNormProblem(1, 2))
+          .Input(Role::kX, std::vector<float>{1, 2})
+          .Input(Role::kWeight, weight)
+          .RunBytes(3),
+      test::JobBuilder(test::RmsNormProblem(2, 2))
+          .Input(Role::kX, std::vector<float>{3, 4, 5, 6})
+          .Input(Role::kWeight, weight)
+          .RunBytes(5),
+      test::JobBuilder(test::RmsNormProblem(0, 2)).Input(Role::kWeight, weight),
+  });
+  const BatchLayout layout = MakeBatchLayout(batch);
+  const std::vector<std::byte> slab = Gather(batch, layout);
+  EXPECT_THAT(FloatsAt(slab, PlaceOf(layout.inputs, Role::kX)), ElementsAre(1, 2, 3, 4, 5, 6));
+  EXPECT_THAT(FloatsAt(slab, PlaceOf(layout.inputs, Role::kWeight)), ElementsAre(7, 8));
+}
+
+TEST(BatchLayoutTest, ResultsAreSlicesOfOneSlab) {
+  NormProblem one = test::LayerNormProblem(1, 2);
+  one.outputs.Add(Role::kMean);
+  NormProblem three = one;
+  three.rows = 3;
+  Batch batch = BatchOf({test::JobBuilder(one), test::JobBuilder(three)});
+  const BatchLayout layout = MakeBatchLayout(batch);
+  auto slab = std::shared_ptr<std::byte>(new std::byte[static_cast<size_t>(layout.output_bytes)],
+                                         std::default_delete<std::byte[]>());
+  FillResults(layout, slab, batch);
+  const auto y = [&](size_t job) {
+    return batch.results[job].outputs[static_cast<size_t>(Role::kY)];
+  };
+  const auto mean = [&](size_t job) {
+    return batch.results[job].outputs[static_cast<size_t>(Role::kMean)];
+  };
+  EXPECT_EQ(y(0).data - slab.get(), PlaceOf(layout.outputs, Role::kY).offset);
+  EXPECT_EQ(y(1).data - y(0).data, 8);
+  EXPECT_EQ(y(1).size_bytes, 24);
+  EXPECT_EQ(mean(1).data - mean(0).data, 4);
+  EXPECT_EQ(mean(1).size_bytes, 12);
+  EXPECT_EQ(batch.results[0].outputs[static_cast<size_t>(Role::kRstd)].data, nullptr);
+  std::weak_ptr<std::byte> watched = slab;
+  slab.reset();
+  batch.results[0] = {};
+  EXPECT_FALSE(watched.expired());
+  batch.results[1] = {};
+  EXPECT_TRUE(watched.expired());
+}
+
+TEST(BatchLayoutTest, BatchNormPositionsMergeWhereChannelsAreLast) {
+  const Batch batch = BatchOf({
+      test::JobBuilder(test::BatchNormInferenceProblem({2, 3, 4, BatchNormLayout::kNhwc})),
+      test::JobBuilder(test::BatchNormInferenceProblem({5, 3, 1, BatchNormLayout::kNchw})),
+  });
+  const BatchNormShape shape = MakeBatchLayout(batch).problem.batch_norm_shape;
+  EXPECT_EQ(shape.batch, 13);
+  EXPECT_EQ(shape.channels, 3);
+  EXPECT_EQ(shape.spatial, 1);
+  EXPECT_EQ(shape.layout, BatchNormLayout::kNhwc);
+}
+
+TEST(BatchLayoutTest, BatchNormImagesMergeInNchw) {
+  const Batch batch = BatchOf({
+      test::JobBuilder(test::BatchNormInferenceProblem({2, 3, 4})),
+      test::JobBuilder(test::BatchNormInferenceProblem({5, 3, 4})),
+  });
+  const NormProblem merged = MakeBatchLayout(batch).problem;
+  EXPECT_EQ(merged.batch_norm_shape.batch, 7);
+  EXPECT_EQ(merged.batch_norm_shape.spatial, 4);
+  EXPECT_EQ(merged.batch_norm_shape.layout, BatchNormLayout::kNchw);
+  EXPECT_EQ(merged.rows, 28);
+}
+
+TEST(BatchLayoutTest, AJobOfTheWrongSizeFailsAlone) {
+  const std::vector<float> weight{1, 1};
+  Batch batch = BatchOf({
+      test::JobBuilder(test::RmsNormProblem(1, 2))
+          .Input(Role::kX, std::vector<float>{1, 2})
+          .Input(Role::kWeight, weight),
+      test::JobBuilder(test::RmsNormProblem(1, 2))
+          .Input(Role::kX, std::vector<float>{1, 2, 3})
+          .Input(Role::kWeight, weight),
+      test::JobBuilder(test::RmsNormProblem(1, 2))
+          .Input(Role::kX, std::vector<float>{5, 6})
+          .Input(Role::kWeight, weight),
+  });
+  const BatchLayout layout = MakeBatchLayout(batch);
+  const std::vector<std::byte> slab = Gather(batch, layout);
+  const std::vector<float> x = FloatsAt(slab, PlaceOf(layout.inputs, Role::kX));
+  EXPECT_EQ(x[0], 1);
+  EXPECT_EQ(x[5], 6);
+  auto output = std::make_shared<std::byte>();
+  FillResults(layout, output, batch);
+  EXPECT_TRUE(batch.results[0].status.ok());
+  EXPECT_EQ(batch.results[1].status.code(), absl::StatusCode::kInternal);
+  EXPECT_THAT(std::string(batch.results[1].status.message()), HasSubstr("x"));
+  EXPECT_EQ(batch.results[1].outputs[static_cast<size_t>(Role::kY)].data, nullptr);
+  EXPECT_TRUE(batch.results[2].status.ok());
+}
+
+}  // namespace
+}  // namespace norm::server

@@ -1,0 +1,52 @@
+#include "server/device/cpu_batch_executor.h"
+
+#include "tests/unit/server/device/executor_conformance.h"
+
+namespace norm::server {
+namespace {
+
+ExecutorUnderTest Make(int slots, int kernel_threads, int64_t memory_bytes, Metrics& metrics) {
+  CpuBatchExecutorOptions options;
+  options.slots = slots;
+  options.kernel_threads = kernel_threads;
+  options.memory_budget_bytes = memory_bytes;
+  auto executor = std::make_unique<CpuBatchExecutor>(options, metrics);
+  const auto usage = [cpu = executor.get()] { return cpu->memory_usage(); };
+  return {std::move(executor), usage, usage};
+}
+
+INSTANTIATE_TEST_SUITE_P(CpuBatchExecutor, ExecutorConformanceTest,
+                         testing::Values(ExecutorCase{"OneSlotOneThread",
+                                                      [](int64_t memory_bytes, Metrics& metrics) {
+                                                        return Make(1, 1, memory_bytes, metrics);
+                                                      }},
+                                         ExecutorCase{"TwoSlotsThreeThreads",
+                                                      [](int64_t memory_bytes, Metrics& metrics) {
+                                                        return Make(2, 3, memory_bytes, metrics);
+                                                      }}),
+                         [](const auto& which) { return which.param.name; });
+
+TEST(CpuBatchExecutorTest, ThreadsDoNotChangeBits) {
+  Metrics metrics({"cpu"}, BatchCloseReasonNames());
+  const test::ProblemInputs inputs = test::RandomInputs(test::LayerNormProblem(999, 515), 3);
+  std::string expected;
+  for (const int threads : {1, 2, 5}) {
+    CpuBatchExecutorOptions options;
+    options.kernel_threads = threads;
+    options.parallel_bytes = 0;
+    CpuBatchExecutor executor(options, metrics);
+    auto outcome = std::make_shared<test::JobOutcome>();
+    auto batch = std::make_unique<Batch>();
+    batch->jobs.push_back(test::BuilderFor(inputs).Build(nullptr));
+    executor.Start(std::move(batch), [&](std::unique_ptr<Batch> done) {
+      outcome->Finish(std::move(done->results.at(0)));
+    });
+    const std::string y = test::OutputBytes(outcome->Await(), TensorRole::kY);
+    EXPECT_FALSE(y.empty());
+    EXPECT_TRUE(expected.empty() || y == expected) << threads;
+    expected = y;
+  }
+}
+
+}  // namespace
+}  // namespace norm::server

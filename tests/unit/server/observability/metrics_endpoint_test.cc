@@ -1,0 +1,67 @@
+#include "server/observability/metrics_endpoint.h"
+
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <string>
+
+namespace norm::server {
+namespace {
+
+std::string HttpGet(const std::string& address, const std::string& path) {
+  const int port = std::stoi(address.substr(address.rfind(':') + 1));
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in to{};
+  to.sin_family = AF_INET;
+  to.sin_port = htons(static_cast<uint16_t>(port));
+  inet_pton(AF_INET, "127.0.0.1", &to.sin_addr);
+  std::string reply;
+  if (connect(fd, reinterpret_cast<sockaddr*>(&to), sizeof(to)) == 0) {
+    const std::string request = "GET " + path + " HTTP/1.0\r\n\r\n";
+    if (write(fd, request.data(), request.size()) == static_cast<ssize_t>(request.size())) {
+      char chunk[4096];
+      for (ssize_t n = 0; (n = read(fd, chunk, sizeof(chunk))) > 0;) {
+        reply.append(chunk, static_cast<size_t>(n));
+      }
+    }
+  }
+  close(fd);
+  return reply;
+}
+
+TEST(MetricsEndpointTest, ServesTheCountersOnAnyFreePort) {
+  Metrics metrics({"cpu"}, {});
+  metrics.RecordMalformed(Direction::kForward);
+  auto endpoint = MetricsEndpoint::Start("127.0.0.1:0", metrics);
+  ASSERT_TRUE(endpoint.ok()) << endpoint.status();
+  EXPECT_THAT((*endpoint)->address(), testing::MatchesRegex("127.0.0.1:[1-9][0-9]*"));
+  const std::string reply = HttpGet((*endpoint)->address(), "/metrics");
+  EXPECT_THAT(reply, testing::HasSubstr("200 OK"));
+  EXPECT_THAT(reply, testing::HasSubstr("normd_requests_total{op=\"unknown\",direction=\"forward\","
+                                        "dtype=\"unknown\",code=\"INVALID_ARGUMENT\"} 1"));
+}
+
+TEST(MetricsEndpointTest, BusyPortIsAnError) {
+  Metrics metrics({"cpu"}, {});
+  auto first = MetricsEndpoint::Start("127.0.0.1:0", metrics);
+  ASSERT_TRUE(first.ok());
+  auto second = MetricsEndpoint::Start((*first)->address(), metrics);
+  EXPECT_EQ(second.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(second.status().message()), testing::HasSubstr((*first)->address()));
+}
+
+TEST(MetricsEndpointTest, RefusesWhatIsNoAddress) {
+  Metrics metrics({"cpu"}, {});
+  for (const char* listen : {"", "9100", ":9100", "localhost:port", "localhost:70000"}) {
+    EXPECT_EQ(MetricsEndpoint::Start(listen, metrics).status().code(),
+              absl::StatusCode::kInvalidArgument)
+        << listen;
+  }
+}
+
+}  // namespace
+}  // namespace norm::server

@@ -1,0 +1,170 @@
+#include "server/observability/metrics.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "prometheus/collectable.h"
+#include "prometheus/text_serializer.h"
+#include "server/observability/metrics_impl.h"
+
+namespace norm::server {
+namespace {
+
+std::string Scrape(const Metrics& metrics) {
+  return prometheus::TextSerializer().Serialize(metrics.impl()->Collect());
+}
+
+size_t Lines(const std::string& text) {
+  return static_cast<size_t>(std::count(text.begin(), text.end(), '\n'));
+}
+
+/// The value of the series that starts with `series`, or -1.
+double ValueOf(const std::string& text, const std::string& series) {
+  const size_t at = text.find("\n" + series + " ");
+  return at == std::string::npos ? -1.0 : std::stod(text.substr(at + series.size() + 2));
+}
+
+TEST(MetricsTest, CountsRequestsByKindAndCode) {
+  Metrics metrics({"cpu"}, {"slot_free"});
+  metrics.RecordRequest(Op::kLayerNorm, Direction::kBackward, DType::kBF16, absl::StatusCode::kOk,
+                        absl::Microseconds(40));
+  metrics.RecordRequest(Op::kLayerNorm, Direction::kBackward, DType::kBF16,
+                        absl::StatusCode::kUnavailable, absl::Microseconds(40));
+  metrics.RecordMalformed(Direction::kForward);
+  const std::string text = Scrape(metrics);
+  EXPECT_EQ(ValueOf(text,
+                    "normd_requests_total{op=\"layer_norm\",direction=\"backward\",dtype=\"bf16\","
+                    "code=\"OK\"}"),
+            1);
+  EXPECT_EQ(ValueOf(text,
+                    "normd_requests_total{op=\"layer_norm\",direction=\"backward\",dtype=\"bf16\","
+                    "code=\"UNAVAILABLE\"}"),
+            1);
+  EXPECT_EQ(ValueOf(text,
+                    "normd_requests_total{op=\"unknown\",direction=\"forward\",dtype=\"unknown\","
+                    "code=\"INVALID_ARGUMENT\"}"),
+            1);
+  const Metrics::Totals totals = metrics.totals();
+  EXPECT_EQ(totals.requests_ok, 1U);
+  EXPECT_EQ(totals.requests_failed, 2U);
+}
+
+TEST(MetricsTest, SeriesCountStaysTheSameAfterTenThousandOddRequests) {
+  Metrics metrics({"cpu"}, {"slot_free", "rows"});
+  const size_t before = Lines(Scrape(metrics));
+  for (int i = 0; i < 10000; ++i) {
+    metrics.RecordRequest(static_cast<Op>(i % kOpCount), static_cast<Direction>(i % 2),
+                          static_cast<DType>(i % kDTypeCount),
+                          static_cast<absl::StatusCode>(i % 30), absl::Nanoseconds(i * 977));
+    ExecutionRecord record;
+    record.op = static_cast<Op>(i % kOpCount);
+    record.direction = static_cast<Direction>(i % 2);
+    record.dtype = static_cast<DType>(i % kDTypeCount);
+    record.device_index = i % 3;  // only 0 exists
+    record.close_reason = i % 2 == 0 ? "rows" : "a reason nobody declared";
+    record.requests = i;
+    record.rows = int64_t{1} << (i % 60);
+    metrics.RecordExecution(record);
+  }
+  EXPECT_EQ(Lines(Scrape(metrics)), before);
+}
+
+TEST(MetricsTest, LatencyBucketsResolveMicrosecondsAndSeconds) {
+  Metrics metrics({"cpu"}, {});
+  for (int i = 0; i < 1000; ++i) {
+    metrics.RecordRequest(Op::kRmsNorm, Direction::kForward, DType::kF32, absl::StatusCode::kOk,
+                          absl::Microseconds(95));
+  }
+  for (int i = 0; i < 100; ++i) {
+    metrics.RecordRequest(Op::kRmsNorm, Direction::kForward, DType::kF32, absl::StatusCode::kOk,
+                          absl::Microseconds(9500));
+  }
+  const std::string text = Scrape(metrics);
+  const std::string series =
+      "normd_request_seconds_bucket{op=\"rms_norm\",direction=\"forward\",le=\"";
+  EXPECT_EQ(ValueOf(text, series + "5e-05\"}"), 0);
+  EXPECT_EQ(ValueOf(text, series + "0.0001\"}"), 1000);
+  EXPECT_EQ(ValueOf(text, series + "0.005\"}"), 1000);
+  EXPECT_EQ(ValueOf(text, series + "0.01\"}"), 1100);
+  EXPECT_EQ(ValueOf(text, series + "+Inf\"}"), 1100);
+  for (size_t i = 1; i < kLatencyBounds.size(); ++i) {
+    EXPECT_LE(kLatencyBounds[i], 2.0 * kLatencyBounds[i - 1]);
+  }
+}
+
+TEST(MetricsTest, KernelBandwidthIsTheShareOfTheCopyBandwidth) {
+  Metrics metrics({"cpu"}, {"single"});
+  metrics.SetDeviceCopyBandwidth(0, 1e9);
+  ExecutionRecord record;
+  record.op = Op::kBatchNorm;
+  record.direction = Direction::kForward;
+  record.dtype = DType::kF32;
+  record.close_reason = "single";
+  record.requests = 1;
+  record.rows = 7;
+  record.kernel_bytes = 750'000;
+  record.kernel_time = absl::Milliseconds(1);
+  metrics.RecordExecution(record);
+  const std::string text = Scrape(metrics);
+  const std::string labels =
+      "{op=\"batch_norm\",direction=\"forward\",dtype=\"f32\",device=\"cpu\"}";
+  EXPECT_EQ(ValueOf(text, "normd_executions_total" + labels), 1);
+  EXPECT_EQ(ValueOf(text, "normd_kernel_bytes_total" + labels), 750'000);
+  EXPECT_DOUBLE_EQ(ValueOf(text, "normd_kernel_seconds_total" + labels), 1e-3);
+  EXPECT_EQ(ValueOf(text, "normd_kernel_bandwidth_ratio_bucket{device=\"cpu\",le=\"0.7\"}"), 0);
+  EXPECT_EQ(ValueOf(text, "normd_kernel_bandwidth_ratio_bucket{device=\"cpu\",le=\"0.8\"}"), 1);
+  EXPECT_EQ(ValueOf(text, "normd_batch_close_total{reason=\"single\"}"), 1);
+  EXPECT_EQ(metrics.totals().rows, 7U);
+}
+
+TEST(MetricsTest, LosesNothingUnderConcurrentRecording) {
+  Metrics metrics({"cpu"}, {});
+  constexpr int kThreads = 4;
+  constexpr int kEach = 20000;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&metrics] {
+      for (int i = 0; i < kEach; ++i) {
+        metrics.RecordRequest(Op::kRmsNorm, Direction::kForward, DType::kF32, absl::StatusCode::kOk,
+                              absl::Microseconds(i % 100));
+        metrics.RecordTransport(TransportKind::kGrpc, 3, 5);
+      }
+    });
+  }
+  for (int i = 0; i < 20; ++i) Scrape(metrics);
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(metrics.totals().requests_ok, static_cast<uint64_t>(kThreads) * kEach);
+  EXPECT_EQ(metrics.totals().bytes_in, static_cast<uint64_t>(kThreads) * kEach * 3);
+  EXPECT_EQ(metrics.totals().bytes_out, static_cast<uint64_t>(kThreads) * kEach * 5);
+}
+
+TEST(MetricsTest, GaugesFollowTheirOwners) {
+  Metrics metrics({"cuda:0", "cuda:1"}, {}, {"1.2.3", "gcc", "90"});
+  metrics.SetQueue(3, 5, 4096);
+  metrics.SetInFlightLimit(1 << 20);
+  metrics.SetPinnedPool(1, 10, 20);
+  metrics.SetReady(true);
+  metrics.AddStreams(2);
+  metrics.AddStreams(-1);
+  const std::string text = Scrape(metrics);
+  EXPECT_EQ(ValueOf(text, "normd_queue_requests"), 3);
+  EXPECT_EQ(ValueOf(text, "normd_in_flight_bytes"), 4096);
+  EXPECT_EQ(ValueOf(text, "normd_in_flight_bytes_limit"), 1 << 20);
+  EXPECT_EQ(ValueOf(text, "normd_pinned_pool_bytes{device=\"cuda:1\",state=\"used\"}"), 10);
+  EXPECT_EQ(ValueOf(text, "normd_pinned_pool_bytes{device=\"cuda:1\",state=\"free\"}"), 20);
+  EXPECT_EQ(ValueOf(text, "normd_ready"), 1);
+  EXPECT_EQ(ValueOf(text, "normd_draining"), 0);
+  EXPECT_EQ(ValueOf(text, "normd_streams"), 1);
+  EXPECT_EQ(ValueOf(text,
+                    "normd_build_info{version=\"1.2.3\",compiler=\"gcc\","
+                    "cuda_architectures=\"90\"}"),
+            1);
+}
+
+}  // namespace
+}  // namespace norm::server

@@ -1,0 +1,169 @@
+// Random sequences of submissions, cancels, time steps, completions and device losses, checked
+// against the contract.
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "absl/strings/str_cat.h"
+#include "tests/unit/server/scheduler/scheduler_fixture.h"
+
+namespace norm::server {
+namespace {
+
+using Role = TensorRole;
+
+class BatchingSchedulerPropertyTest : public SchedulerFixture,
+                                      public testing::WithParamInterface<int> {
+ protected:
+  int Uniform(int low, int high) { return std::uniform_int_distribution<int>(low, high)(random_); }
+
+  test::JobBuilder RandomJob() {
+    NormProblem problem = test::RmsNormProblem(Uniform(0, 12), Uniform(1, 2) * 4);
+    switch (Uniform(0, 5)) {
+      case 0:
+        problem.direction = Direction::kBackward;
+        break;
+      case 1:
+        problem.eps = 1e-3;
+        break;
+      case 2:
+        problem = test::BatchNormInferenceProblem(
+            {.batch = Uniform(1, 3),
+             .channels = 4,
+             .spatial = Uniform(1, 3),
+             .layout = Uniform(0, 1) == 0 ? BatchNormLayout::kNchw : BatchNormLayout::kNhwc});
+        if (Uniform(0, 3) == 0) {
+          problem.batch_norm_mode = BatchNormMode::kTraining;
+        }
+        break;
+      default:
+        break;
+    }
+    test::JobBuilder builder(problem);
+    const std::vector<float> weight(static_cast<size_t>(problem.hidden_size),
+                                    static_cast<float>(Uniform(0, 2)));
+    builder.Input(Role::kWeight, weight);
+    if (Uniform(0, 1) == 0) {
+      builder.Deadline(clock_.Now() + absl::Milliseconds(Uniform(-1, 40)));
+    }
+    if (Uniform(0, 4) == 0) {
+      flags_.push_back(std::make_shared<std::atomic<bool>>(false));
+      builder.Cancelled(flags_.back());
+    }
+    return builder;
+  }
+
+  void CheckBatch(const BatchExecutor& executor, const Batch& batch) {
+    ASSERT_FALSE(batch.jobs.empty());
+    const Job& first = *batch.jobs.front();
+    int64_t rows = 0;
+    int64_t bytes = 0;
+    for (const auto& job : batch.jobs) {
+      EXPECT_LT(batch.started, job->deadline);
+      rows += job->problem.rows;
+      bytes += ProblemBytes(job->problem) - (bytes == 0 ? 0 : ParameterBytes(job->problem));
+      if (batch.jobs.size() == 1) {
+        continue;
+      }
+      // Spelled out, apart from BatchKey.
+      const NormProblem& a = first.problem;
+      const NormProblem& b = job->problem;
+      EXPECT_EQ(b.direction, Direction::kForward);
+      EXPECT_EQ(a.op, b.op);
+      EXPECT_EQ(a.hidden_size, b.hidden_size);
+      EXPECT_EQ(a.eps, b.eps);
+      if (a.op == Op::kBatchNorm) {
+        EXPECT_EQ(b.batch_norm_mode, BatchNormMode::kInference);
+        const auto planes = [](const BatchNormShape& shape) {
+          return shape.layout == BatchNormLayout::kNchw && shape.spatial > 1 ? shape.spatial : 0;
+        };
+        EXPECT_EQ(planes(a.batch_norm_shape), planes(b.batch_norm_shape));
+      }
+      const auto& wa = first.inputs[static_cast<size_t>(Role::kWeight)].runs.at(0);
+      const auto& wb = job->inputs[static_cast<size_t>(Role::kWeight)].runs.at(0);
+      EXPECT_EQ(wa, wb);
+    }
+    if (batch.jobs.size() > 1) {
+      EXPECT_LE(rows, options_.max_batch_rows);
+      EXPECT_LE(bytes, std::min(options_.max_batch_bytes, executor.max_batch_bytes()));
+    }
+    EXPECT_LE(bytes, executor.max_batch_bytes());
+  }
+
+  std::mt19937 random_{static_cast<uint32_t>(GetParam())};
+  std::vector<std::shared_ptr<std::atomic<bool>>> flags_;
+};
+
+TEST_P(BatchingSchedulerPropertyTest, EveryJobEndsOnceAndEveryBatchIsLegal) {
+  options_.max_queue_requests = 30;
+  options_.max_batch_rows = 25;
+  options_.max_batch_bytes = 900;
+  options_.max_in_flight_bytes = 12'000;
+  options_.max_deference = absl::Milliseconds(20);
+  AddExecutor({.device_name = "a", .slots = 2, .max_batch_bytes = 700});
+  AddExecutor({.device_name = "b", .slots = 1, .max_batch_bytes = 2000});
+  const bool lose_devices = GetParam() % 3 == 0;
+  int accepted = 0;
+
+  for (int step = 0; step < 1500; ++step) {
+    const int action = Uniform(0, 99);
+    if (action < 60) {
+      auto outcome = std::make_shared<test::JobOutcome>();
+      auto job = RandomJob().Build(outcome);
+      const absl::Status status = scheduler().Submit(job);
+      EXPECT_EQ(status.ok(), job == nullptr);
+      if (status.ok()) {
+        accepted_.push_back(outcome);
+        ++accepted;
+      } else {
+        EXPECT_EQ(outcome->calls(), 0);
+      }
+    } else if (action < 85) {
+      auto& executor = *executors_[static_cast<size_t>(Uniform(0, 1))];
+      if (executor.running() > 0) {
+        const int i = Uniform(0, executor.running() - 1);
+        CheckBatch(executor, executor.batch(i));
+        executor.Finish(i);
+      }
+    } else if (action < 90) {
+      clock_.Advance(absl::Milliseconds(Uniform(0, 15)));
+    } else if (action < 94 && !flags_.empty()) {
+      flags_[static_cast<size_t>(Uniform(0, static_cast<int>(flags_.size()) - 1))]->store(true);
+    } else if (action < 98) {
+      scheduler().ReapQueue();
+    } else if (lose_devices && step > 500) {
+      executors_[static_cast<size_t>(Uniform(0, 1))]->set_healthy(Uniform(0, 2) != 0);
+    }
+    // Work-conserving: while anything waits, no device that could take all of it has a free slot.
+    const SchedulerLoad load = scheduler().Load();
+    if (!lose_devices && load.queued_requests > 0) {
+      EXPECT_EQ(executors_[1]->running(), 1) << "step " << step;
+    }
+    EXPECT_LE(load.in_flight_bytes, options_.max_in_flight_bytes);
+    EXPECT_LE(load.queued_requests, options_.max_queue_requests);
+    EXPECT_LE(executors_[0]->running(), 2);
+    EXPECT_LE(executors_[1]->running(), 1);
+  }
+  EXPECT_GT(accepted, 300);
+  for (const auto& executor : executors_) {
+    while (executor->running() > 0) {
+      executor->Finish();
+    }
+  }
+  scheduler().ReapQueue();
+  for (const auto& executor : executors_) {
+    while (executor->running() > 0) {
+      executor->Finish();
+    }
+  }
+  if (!lose_devices) {
+    EXPECT_EQ(scheduler().Load().in_flight_requests, 0);
+    EXPECT_EQ(scheduler().Load().in_flight_bytes, 0);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Seeds, BatchingSchedulerPropertyTest, testing::Range(0, 24),
+                         [](const auto& seed) { return absl::StrCat("Seed", seed.param); });
+
+}  // namespace
+}  // namespace norm::server

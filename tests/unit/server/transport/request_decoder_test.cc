@@ -1,0 +1,523 @@
+#include "server/transport/request_decoder.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "server/transport/field_error.h"
+#include "tests/support/request_builder.h"
+
+namespace norm::server {
+namespace {
+
+using norm::test::F32Tensor;
+using norm::test::RawTensor;
+using norm::test::Zeros;
+using norm::v1::NormalizeBackwardRequest;
+using norm::v1::NormalizeRequest;
+using testing::HasSubstr;
+
+constexpr DecodeLimits kLimits = {int64_t{1} << 20};
+
+/// A request on its way through the wire: the job borrows from `message`.
+template <typename Request>
+struct Decoded {
+  explicit Decoded(const Request& request) {
+    std::string bytes = request.SerializeAsString();
+    grpc::Slice slice(bytes);
+    EXPECT_TRUE(message.Parse(grpc::ByteBuffer(&slice, 1), &header).ok());
+    job = DecodeRequest(header, message, kLimits);
+  }
+
+  wire::ReceivedMessage message;
+  Request header;
+  absl::StatusOr<std::unique_ptr<Job>> job;
+};
+
+NormalizeRequest RmsForward() {
+  NormalizeRequest request;
+  request.mutable_rms_norm();
+  *request.mutable_x() = Zeros({2, 3, 4});
+  *request.mutable_weight() = Zeros({4});
+  return request;
+}
+
+NormalizeRequest LayerForward() {
+  NormalizeRequest request;
+  request.mutable_layer_norm()->set_normalized_dims(2);
+  *request.mutable_x() = Zeros({2, 3, 4});
+  *request.mutable_weight() = Zeros({3, 4});
+  *request.mutable_bias() = Zeros({12});
+  return request;
+}
+
+NormalizeRequest BatchForward() {
+  NormalizeRequest request;
+  request.mutable_batch_norm()->set_mode(norm::v1::BatchNorm::MODE_TRAINING);
+  *request.mutable_x() = Zeros({2, 3, 4, 5});
+  *request.mutable_weight() = Zeros({3});
+  *request.mutable_bias() = Zeros({3});
+  *request.mutable_running_mean() = Zeros({3});
+  *request.mutable_running_var() = Zeros({3});
+  return request;
+}
+
+NormalizeBackwardRequest RmsBackward() {
+  NormalizeBackwardRequest request;
+  request.mutable_rms_norm();
+  *request.mutable_dy() = Zeros({6, 4});
+  *request.mutable_x() = Zeros({6, 4});
+  *request.mutable_weight() = Zeros({4});
+  *request.mutable_rstd() = Zeros({6});
+  return request;
+}
+
+NormalizeBackwardRequest LayerBackward() {
+  NormalizeBackwardRequest request;
+  request.mutable_layer_norm();
+  *request.mutable_dy() = Zeros({2, 3, 4});
+  *request.mutable_x() = Zeros({2, 3, 4});
+  *request.mutable_mean() = Zeros({2, 3});
+  *request.mutable_rstd() = Zeros({6});
+  request.set_has_bias(true);
+  return request;
+}
+
+NormalizeBackwardRequest BatchBackward(norm::v1::BatchNorm::Mode mode) {
+  NormalizeBackwardRequest request;
+  request.mutable_batch_norm()->set_mode(mode);
+  *request.mutable_dy() = Zeros({2, 3, 4});
+  *request.mutable_x() = Zeros({2, 3, 4});
+  if (mode == norm::v1::BatchNorm::MODE_INFERENCE) {
+    *request.mutable_running_mean() = Zeros({3});
+    *request.mutable_running_var() = Zeros({3});
+  }
+  return request;
+}
+
+TensorRoleSet Roles(std::initializer_list<TensorRole> roles) {
+  TensorRoleSet set;
+  for (const TensorRole role : roles) set.Add(role);
+  return set;
+}
+
+TEST(RequestDecoderTest, RowForwardTakesShapeFromTrailingDimensions) {
+  Decoded<NormalizeRequest> decoded(LayerForward());
+  ASSERT_TRUE(decoded.job.ok()) << decoded.job.status();
+  const NormProblem& problem = (*decoded.job)->problem;
+  EXPECT_EQ(problem.op, Op::kLayerNorm);
+  EXPECT_EQ(problem.direction, Direction::kForward);
+  EXPECT_EQ(problem.rows, 2);
+  EXPECT_EQ(problem.hidden_size, 12);
+  EXPECT_EQ(problem.eps, 1e-5);
+  EXPECT_EQ(problem.inputs, Roles({TensorRole::kX, TensorRole::kWeight, TensorRole::kBias}));
+  EXPECT_EQ(problem.outputs, Roles({TensorRole::kY}));
+  EXPECT_EQ((*decoded.job)->inputs[static_cast<size_t>(TensorRole::kX)].size_bytes, 96);
+}
+
+TEST(RequestDecoderTest, OptionsReachTheProblem) {
+  NormalizeRequest request = RmsForward();
+  request.mutable_rms_norm()->set_eps(0.0);
+  request.mutable_rms_norm()->set_weight_offset(1.0);
+  request.mutable_rms_norm()->set_rounding(norm::v1::ROUNDING_NORMALIZED_FIRST);
+  *request.mutable_residual() = Zeros({2, 3, 4});
+  request.set_return_statistics(true);
+  Decoded<NormalizeRequest> decoded(request);
+  ASSERT_TRUE(decoded.job.ok()) << decoded.job.status();
+  const NormProblem& problem = (*decoded.job)->problem;
+  EXPECT_EQ(problem.eps, 0.0);
+  EXPECT_EQ(problem.weight_offset, 1.0);
+  EXPECT_EQ(problem.rounding, Rounding::kNormalizedFirst);
+  EXPECT_EQ(problem.outputs, Roles({TensorRole::kY, TensorRole::kResidualSum, TensorRole::kRstd}));
+}
+
+TEST(RequestDecoderTest, BatchNormLayoutsPlaceChannels) {
+  NormalizeRequest request = BatchForward();
+  Decoded<NormalizeRequest> nchw(request);
+  ASSERT_TRUE(nchw.job.ok()) << nchw.job.status();
+  const BatchNormShape& shape = (*nchw.job)->problem.batch_norm_shape;
+  EXPECT_EQ(shape.batch, 2);
+  EXPECT_EQ(shape.channels, 3);
+  EXPECT_EQ(shape.spatial, 20);
+  EXPECT_EQ((*nchw.job)->problem.rows, 40);
+  EXPECT_EQ((*nchw.job)->problem.momentum, 0.1);
+  EXPECT_EQ((*nchw.job)->problem.outputs,
+            Roles({TensorRole::kY, TensorRole::kRunningMean, TensorRole::kRunningVar}));
+
+  request.mutable_batch_norm()->set_layout(norm::v1::BatchNorm::LAYOUT_NHWC);
+  request.mutable_batch_norm()->set_num_batches_tracked(3);
+  *request.mutable_x() = Zeros({2, 4, 5, 3});
+  Decoded<NormalizeRequest> nhwc(request);
+  ASSERT_TRUE(nhwc.job.ok()) << nhwc.job.status();
+  EXPECT_EQ((*nhwc.job)->problem.batch_norm_shape.channels, 3);
+  EXPECT_EQ((*nhwc.job)->problem.batch_norm_shape.spatial, 20);
+  EXPECT_EQ((*nhwc.job)->problem.momentum, 0.25);
+}
+
+TEST(RequestDecoderTest, StatisticsComeFromTrainingOnlyWhereTheyExist) {
+  NormalizeRequest request = BatchForward();
+  request.set_return_statistics(true);
+  Decoded<NormalizeRequest> training(request);
+  ASSERT_TRUE(training.job.ok());
+  EXPECT_TRUE((*training.job)->problem.outputs.Has(TensorRole::kMean));
+  request.mutable_batch_norm()->set_mode(norm::v1::BatchNorm::MODE_INFERENCE);
+  Decoded<NormalizeRequest> inference(request);
+  ASSERT_TRUE(inference.job.ok());
+  EXPECT_EQ((*inference.job)->problem.outputs, Roles({TensorRole::kY, TensorRole::kRstd}));
+}
+
+TEST(RequestDecoderTest, BackwardOutputsFollowWhatForwardHad) {
+  NormalizeBackwardRequest request = RmsBackward();
+  Decoded<NormalizeBackwardRequest> rms(request);
+  ASSERT_TRUE(rms.job.ok()) << rms.job.status();
+  EXPECT_EQ((*rms.job)->problem.outputs, Roles({TensorRole::kDx, TensorRole::kDweight}));
+  request.set_omit_dweight(true);
+  Decoded<NormalizeBackwardRequest> omitted(request);
+  EXPECT_EQ((*omitted.job)->problem.outputs, Roles({TensorRole::kDx}));
+
+  Decoded<NormalizeBackwardRequest> layer(LayerBackward());
+  ASSERT_TRUE(layer.job.ok()) << layer.job.status();
+  EXPECT_EQ((*layer.job)->problem.outputs, Roles({TensorRole::kDx, TensorRole::kDbias}));
+  EXPECT_EQ((*layer.job)->problem.weight_dtype, DType::kF32);
+
+  for (const auto mode :
+       {norm::v1::BatchNorm::MODE_TRAINING, norm::v1::BatchNorm::MODE_INFERENCE}) {
+    Decoded<NormalizeBackwardRequest> batch(BatchBackward(mode));
+    EXPECT_TRUE(batch.job.ok()) << batch.job.status();
+  }
+}
+
+TEST(RequestDecoderTest, EmptyTensorsAreRequestsToo) {
+  NormalizeRequest rows = RmsForward();
+  *rows.mutable_x() = Zeros({3, 0, 4});
+  Decoded<NormalizeRequest> empty_rows(rows);
+  ASSERT_TRUE(empty_rows.job.ok()) << empty_rows.job.status();
+  EXPECT_EQ((*empty_rows.job)->problem.rows, 0);
+  EXPECT_EQ((*empty_rows.job)->problem.hidden_size, 4);
+
+  for (const std::vector<int64_t>& shape : {std::vector<int64_t>{0, 3, 7, 7}, {4, 3, 0, 7}}) {
+    NormalizeRequest batch = BatchForward();
+    *batch.mutable_x() = Zeros(shape);
+    Decoded<NormalizeRequest> decoded(batch);
+    EXPECT_TRUE(decoded.job.ok()) << decoded.job.status();
+  }
+}
+
+TEST(RequestDecoderTest, MixedWeightDTypesAreTaken) {
+  NormalizeRequest request = RmsForward();
+  *request.mutable_x() = RawTensor(norm::v1::DTYPE_BF16, {2, 4}, std::string(16, '\0'));
+  Decoded<NormalizeRequest> f32_weight(request);
+  ASSERT_TRUE(f32_weight.job.ok()) << f32_weight.job.status();
+  EXPECT_EQ((*f32_weight.job)->problem.dtype, DType::kBF16);
+  EXPECT_EQ((*f32_weight.job)->problem.weight_dtype, DType::kF32);
+  *request.mutable_weight() = RawTensor(norm::v1::DTYPE_BF16, {4}, std::string(8, '\0'));
+  Decoded<NormalizeRequest> bf16_weight(request);
+  EXPECT_EQ((*bf16_weight.job)->problem.weight_dtype, DType::kBF16);
+}
+
+struct Rejection {
+  const char* name;
+  std::function<void(NormalizeRequest*)> forward;  // applied to `base`
+  NormalizeRequest (*base)();
+  const char* field;
+  const char* message;
+};
+
+class ForwardRejectionTest : public testing::TestWithParam<Rejection> {};
+
+TEST_P(ForwardRejectionTest, NamesFieldRuleAndValues) {
+  NormalizeRequest request = GetParam().base();
+  GetParam().forward(&request);
+  Decoded<NormalizeRequest> decoded(request);
+  EXPECT_EQ(decoded.job.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(ViolatedField(decoded.job.status()), GetParam().field);
+  EXPECT_THAT(std::string(decoded.job.status().message()), HasSubstr(GetParam().message));
+}
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr double kInf = std::numeric_limits<double>::infinity();
+constexpr int64_t kHuge = int64_t{1} << 62;
+
+using R = NormalizeRequest*;
+
+INSTANTIATE_TEST_SUITE_P(
+    Rules, ForwardRejectionTest,
+    testing::Values(
+        Rejection{"NoOp", [](R r) { r->clear_op(); }, &RmsForward, "op", "is missing"},
+        Rejection{"NoX", [](R r) { r->clear_x(); }, &RmsForward, "x", "x is missing"},
+        Rejection{"UnspecifiedDtype",
+                  [](R r) { r->mutable_x()->set_dtype(norm::v1::DTYPE_UNSPECIFIED); }, &RmsForward,
+                  "x.dtype", "0 is not a known dtype"},
+        Rejection{"UnknownDtype",
+                  [](R r) { r->mutable_x()->set_dtype(static_cast<norm::v1::DType>(99)); },
+                  &RmsForward, "x.dtype", "99 is not a known dtype"},
+        Rejection{"RankZero", [](R r) { r->mutable_x()->clear_shape(); }, &RmsForward, "x.shape",
+                  "rank 0"},
+        Rejection{
+            "NegativeDimension",
+            [](R r) {
+              *r->mutable_x() = RawTensor(norm::v1::DTYPE_F32, {-1, 16}, std::string(64, 'x'));
+            },
+            &RmsForward, "x.shape", "dimension 0 is -1"},
+        Rejection{
+            "TwoNegativeDimensions",
+            [](R r) {
+              *r->mutable_x() = RawTensor(norm::v1::DTYPE_F32, {-2, -8}, std::string(64, 'x'));
+            },
+            &RmsForward, "x.shape", "dimension 0 is -2"},
+        Rejection{"NegativeAfterZero",
+                  [](R r) {
+                    *r->mutable_x() = RawTensor(norm::v1::DTYPE_F32, {0, -5}, "");
+                  },
+                  &RmsForward, "x.shape", "dimension 1 is -5"},
+        Rejection{"OverflowingShape",
+                  [](R r) {
+                    *r->mutable_x() = RawTensor(norm::v1::DTYPE_F32, {kHuge, 4}, "abcd");
+                  },
+                  &RmsForward, "x.shape", "overflows"},
+        Rejection{"OverflowingShapeWithZero",
+                  [](R r) {
+                    *r->mutable_x() = RawTensor(norm::v1::DTYPE_F32, {0, kHuge, kHuge}, "");
+                  },
+                  &RmsForward, "x.shape", "overflows"},
+        Rejection{"ClaimedEightGiB",
+                  [](R r) {
+                    *r->mutable_x() = RawTensor(norm::v1::DTYPE_F32, {int64_t{1} << 31, 1}, "abcd");
+                  },
+                  &RmsForward, "x.data", "has 4 bytes != 8589934592 bytes"},
+        Rejection{"TooManyBytes",
+                  [](R r) {
+                    *r->mutable_x() = RawTensor(norm::v1::DTYPE_F32, {1, 5}, std::string(28, 'x'));
+                  },
+                  &RmsForward, "x.data", "has 28 bytes != 20 bytes of shape [1,5] in f32"},
+        Rejection{"TooFewBytes",
+                  [](R r) {
+                    *r->mutable_x() = RawTensor(norm::v1::DTYPE_F32, {1, 10}, std::string(20, 'x'));
+                  },
+                  &RmsForward, "x.data", "has 20 bytes != 40 bytes of shape [1,10] in f32"},
+        Rejection{"HiddenZero",
+                  [](R r) {
+                    *r->mutable_x() = Zeros({4, 0});
+                  },
+                  &RmsForward, "x.shape", "hidden_size 0"},
+        Rejection{"NormalizedDimsOverRank",
+                  [](R r) { r->mutable_rms_norm()->set_normalized_dims(4); }, &RmsForward,
+                  "rms_norm.normalized_dims", "4 > rank 3"},
+        Rejection{"NegativeNormalizedDims",
+                  [](R r) { r->mutable_layer_norm()->set_normalized_dims(-1); }, &LayerForward,
+                  "layer_norm.normalized_dims", "-1 must be >= 0"},
+        Rejection{"EpsNegative", [](R r) { r->mutable_rms_norm()->set_eps(-1); }, &RmsForward,
+                  "rms_norm.eps", "-1 must be finite and >= 0"},
+        Rejection{"EpsNan", [](R r) { r->mutable_layer_norm()->set_eps(kNan); }, &LayerForward,
+                  "layer_norm.eps", "nan must be finite"},
+        Rejection{"EpsInfinite", [](R r) { r->mutable_batch_norm()->set_eps(kInf); }, &BatchForward,
+                  "batch_norm.eps", "inf must be finite"},
+        Rejection{"WeightOffsetNan", [](R r) { r->mutable_rms_norm()->set_weight_offset(kNan); },
+                  &RmsForward, "rms_norm.weight_offset", "must be finite"},
+        Rejection{"WeightOffsetWithoutWeight",
+                  [](R r) {
+                    r->mutable_rms_norm()->set_weight_offset(1);
+                    r->clear_weight();
+                  },
+                  &RmsForward, "rms_norm.weight_offset", "needs a weight"},
+        Rejection{
+            "UnknownRounding",
+            [](R r) { r->mutable_rms_norm()->set_rounding(static_cast<norm::v1::Rounding>(7)); },
+            &RmsForward, "rms_norm.rounding", "7 is not a known rounding"},
+        Rejection{"ShortWeight", [](R r) { *r->mutable_weight() = Zeros({3}); }, &RmsForward,
+                  "weight", "weight length 3 != hidden_size 4"},
+        Rejection{"NegativeWeightDimension",
+                  [](R r) {
+                    *r->mutable_weight() =
+                        RawTensor(norm::v1::DTYPE_F32, {-4}, std::string(16, 'x'));
+                  },
+                  &RmsForward, "weight.shape", "dimension 0 is -4"},
+        Rejection{"WeightOfOtherShape",
+                  [](R r) {
+                    *r->mutable_weight() = Zeros({2, 2});
+                  },
+                  &RmsForward, "weight.shape", "[2,2] must be [4]"},
+        Rejection{"WeightDtype",
+                  [](R r) {
+                    *r->mutable_weight() = RawTensor(norm::v1::DTYPE_F16, {4}, std::string(8, 'x'));
+                  },
+                  &RmsForward, "weight.dtype", "f16 must be f32 or the dtype f32"},
+        Rejection{
+            "BiasDtypeDiffersFromWeight",
+            [](R r) {
+              *r->mutable_x() = RawTensor(norm::v1::DTYPE_F64, {1, 3, 4}, std::string(96, '\0'));
+              *r->mutable_bias() = RawTensor(norm::v1::DTYPE_F64, {12}, std::string(96, '\0'));
+            },
+            &LayerForward, "bias.dtype", "f64 != dtype f32 of weight"},
+        Rejection{"BiasForRmsNorm", [](R r) { *r->mutable_bias() = Zeros({4}); }, &RmsForward,
+                  "bias", "is not allowed: rms_norm has none"},
+        Rejection{"RunningMeanForRmsNorm", [](R r) { *r->mutable_running_mean() = Zeros({4}); },
+                  &RmsForward, "running_mean", "is not allowed"},
+        Rejection{"ResidualShape",
+                  [](R r) {
+                    *r->mutable_residual() = Zeros({6, 4});
+                  },
+                  &RmsForward, "residual.shape", "[6,4] != shape [2,3,4] of x"},
+        Rejection{"ResidualDtype",
+                  [](R r) {
+                    *r->mutable_residual() =
+                        RawTensor(norm::v1::DTYPE_F16, {2, 3, 4}, std::string(48, 'x'));
+                  },
+                  &RmsForward, "residual.dtype", "f16 != dtype f32 of x"},
+        Rejection{"ResidualForBatchNorm",
+                  [](R r) {
+                    *r->mutable_residual() = Zeros({2, 3, 4, 5});
+                  },
+                  &BatchForward, "residual", "is not allowed"},
+        Rejection{"ModeMissing", [](R r) { r->mutable_batch_norm()->clear_mode(); }, &BatchForward,
+                  "batch_norm.mode", "must be training (1) or inference (2)"},
+        Rejection{"UnknownLayout",
+                  [](R r) {
+                    r->mutable_batch_norm()->set_layout(
+                        static_cast<norm::v1::BatchNorm::Layout>(5));
+                  },
+                  &BatchForward, "batch_norm.layout", "5 is not a known layout"},
+        Rejection{"MomentumOverOne", [](R r) { r->mutable_batch_norm()->set_momentum(1.5); },
+                  &BatchForward, "batch_norm.momentum", "1.5 must be in [0, 1]"},
+        Rejection{"MomentumNan", [](R r) { r->mutable_batch_norm()->set_momentum(kNan); },
+                  &BatchForward, "batch_norm.momentum", "must be in [0, 1]"},
+        Rejection{"NegativeBatchCount",
+                  [](R r) { r->mutable_batch_norm()->set_num_batches_tracked(-1); }, &BatchForward,
+                  "batch_norm.num_batches_tracked", "-1 must be >= 0"},
+        Rejection{"RankOneBatchNorm", [](R r) { *r->mutable_x() = Zeros({3}); }, &BatchForward,
+                  "x.shape", "has rank 1, batch_norm needs >= 2"},
+        Rejection{"ZeroChannels",
+                  [](R r) {
+                    *r->mutable_x() = Zeros({2, 0, 4});
+                  },
+                  &BatchForward, "x.shape", "0 channels"},
+        Rejection{"OneValuePerChannel",
+                  [](R r) {
+                    *r->mutable_x() = Zeros({1, 3, 1, 1});
+                  },
+                  &BatchForward, "x.shape", "1 value per channel, training needs >= 2"},
+        Rejection{"NoRunningStatisticsInInference",
+                  [](R r) {
+                    r->mutable_batch_norm()->set_mode(norm::v1::BatchNorm::MODE_INFERENCE);
+                    r->clear_running_var();
+                  },
+                  &BatchForward, "running_var", "is missing: inference mode needs it"},
+        Rejection{"RunningMeanAlone", [](R r) { r->clear_running_var(); }, &BatchForward,
+                  "running_var", "is missing: running_mean is given"},
+        Rejection{"RunningMeanLength", [](R r) { *r->mutable_running_mean() = Zeros({4}); },
+                  &BatchForward, "running_mean", "length 4 != channels 3"},
+        Rejection{"RunningMeanDtype",
+                  [](R r) {
+                    *r->mutable_running_mean() =
+                        RawTensor(norm::v1::DTYPE_F16, {3}, std::string(6, 'x'));
+                  },
+                  &BatchForward, "running_mean.dtype", "f16 != dtype f32 of statistics"}),
+    [](const auto& param_info) { return std::string(param_info.param.name); });
+
+struct BackwardRejection {
+  const char* name;
+  std::function<void(NormalizeBackwardRequest*)> change;
+  NormalizeBackwardRequest (*base)();
+  const char* field;
+  const char* message;
+};
+
+NormalizeBackwardRequest TrainingBackward() {
+  return BatchBackward(norm::v1::BatchNorm::MODE_TRAINING);
+}
+NormalizeBackwardRequest InferenceBackward() {
+  return BatchBackward(norm::v1::BatchNorm::MODE_INFERENCE);
+}
+
+class BackwardRejectionTest : public testing::TestWithParam<BackwardRejection> {};
+
+TEST_P(BackwardRejectionTest, NamesFieldRuleAndValues) {
+  NormalizeBackwardRequest request = GetParam().base();
+  GetParam().change(&request);
+  Decoded<NormalizeBackwardRequest> decoded(request);
+  EXPECT_EQ(decoded.job.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(ViolatedField(decoded.job.status()), GetParam().field);
+  EXPECT_THAT(std::string(decoded.job.status().message()), HasSubstr(GetParam().message));
+}
+
+using B = NormalizeBackwardRequest*;
+
+INSTANTIATE_TEST_SUITE_P(
+    Rules, BackwardRejectionTest,
+    testing::Values(
+        BackwardRejection{"NoDy", [](B r) { r->clear_dy(); }, &RmsBackward, "dy", "is missing"},
+        BackwardRejection{"DyShape",
+                          [](B r) {
+                            *r->mutable_dy() = Zeros({4, 6});
+                          },
+                          &RmsBackward, "dy.shape", "[4,6] != shape [6,4] of x"},
+        BackwardRejection{"MeanForRmsNorm", [](B r) { *r->mutable_mean() = Zeros({6}); },
+                          &RmsBackward, "mean", "rms_norm has none"},
+        BackwardRejection{"RstdLength", [](B r) { *r->mutable_rstd() = Zeros({5}); }, &RmsBackward,
+                          "rstd", "length 5 != rows 6"},
+        BackwardRejection{"MeanAlone", [](B r) { r->clear_rstd(); }, &LayerBackward, "rstd",
+                          "mean is given"},
+        BackwardRejection{"RstdAlone", [](B r) { r->clear_mean(); }, &LayerBackward, "mean",
+                          "rstd is given"},
+        BackwardRejection{"BiasForRmsNorm", [](B r) { r->set_has_bias(true); }, &RmsBackward,
+                          "has_bias", "rms_norm has no bias"},
+        BackwardRejection{"ResidualGradientForBatchNorm",
+                          [](B r) {
+                            *r->mutable_dresidual_sum() = Zeros({2, 3, 4});
+                          },
+                          &TrainingBackward, "dresidual_sum", "is not allowed"},
+        BackwardRejection{"RunningMeanInTraining",
+                          [](B r) { *r->mutable_running_mean() = Zeros({3}); }, &TrainingBackward,
+                          "running_mean", "only inference mode takes it"},
+        BackwardRejection{"MeanInInference", [](B r) { *r->mutable_mean() = Zeros({3}); },
+                          &InferenceBackward, "mean", "inference mode uses running_mean"},
+        BackwardRejection{"NoRunningVarInInference", [](B r) { r->clear_running_var(); },
+                          &InferenceBackward, "running_var", "is missing"},
+        BackwardRejection{"OneValuePerChannel",
+                          [](B r) {
+                            *r->mutable_x() = Zeros({1, 3, 1});
+                            *r->mutable_dy() = Zeros({1, 3, 1});
+                          },
+                          &TrainingBackward, "x.shape", "training needs >= 2"}),
+    [](const auto& param_info) { return std::string(param_info.param.name); });
+
+TEST(RequestDecoderTest, OutputsPastTheLimitAreResourceExhausted) {
+  // Statistics of channels that no byte of the message stands for.
+  NormalizeRequest claimed;
+  claimed.mutable_batch_norm()->set_mode(norm::v1::BatchNorm::MODE_TRAINING);
+  claimed.set_return_statistics(true);
+  *claimed.mutable_x() = RawTensor(norm::v1::DTYPE_F32, {0, kHuge / 4}, "");
+  Decoded<NormalizeRequest> decoded(claimed);
+  EXPECT_EQ(decoded.job.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(decoded.job.status().message()), HasSubstr("max_message_bytes 1048576"));
+
+  NormalizeRequest doubled;  // y and residual_sum together
+  doubled.mutable_rms_norm();
+  *doubled.mutable_x() = Zeros({160, 1024});
+  Decoded<NormalizeRequest> fits(doubled);
+  EXPECT_TRUE(fits.job.ok()) << fits.job.status();
+  *doubled.mutable_residual() = Zeros({160, 1024});
+  Decoded<NormalizeRequest> exceeds(doubled);
+  EXPECT_EQ(exceeds.job.status().code(), absl::StatusCode::kResourceExhausted);
+}
+
+TEST(RequestDecoderTest, KindIsKnownOnlyWhereOpAndDtypeAre) {
+  NormalizeRequest request = LayerForward();
+  ASSERT_TRUE(KindOf(request).has_value());
+  EXPECT_EQ(KindOf(request)->op, Op::kLayerNorm);
+  EXPECT_EQ(KindOf(request)->dtype, DType::kF32);
+  request.mutable_x()->set_dtype(norm::v1::DTYPE_UNSPECIFIED);
+  EXPECT_FALSE(KindOf(request).has_value());
+  request = LayerForward();
+  request.clear_op();
+  EXPECT_FALSE(KindOf(request).has_value());
+}
+
+}  // namespace
+}  // namespace norm::server
