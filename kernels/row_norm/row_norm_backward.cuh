@@ -15,17 +15,9 @@
 #include "primitives/moments.cuh"
 #include "primitives/row_reduce.cuh"
 #include "row_norm/row_norm_device.h"
-#include "row_norm/row_norm_streaming.cuh"
+#include "row_norm/row_norm_statistics.cuh"
 
 namespace norm_device {
-
-/// Statistics of one row. The centred value of x is (x - mean) - mean_correction.
-template <typename C>
-struct RowStats {
-  C mean = 0;
-  C mean_correction = 0;
-  C rstd = 0;
-};
 
 /// What the row subtracts from its gradients: mean(g), as a pair since dx is what is left of g, and
 /// mean(g * h).
@@ -35,11 +27,6 @@ struct RowMeans {
   C g_low = 0;
   C gh = 0;
 };
-
-template <RowKind kKind, typename C>
-__device__ C Centred(C x, const RowStats<C>& stats) {
-  return kKind == RowKind::kLayer ? (x - stats.mean) - stats.mean_correction : x;
-}
 
 /// Rounded on its own: g must be the same number where it is averaged and where the mean is taken
 /// off, so the compiler must not fold the product into either.
@@ -89,7 +76,7 @@ __device__ RowMeans<C> FinishRow(const double (&totals)[K], double share, RowSta
     SplitMean(mean_g, means.g, means.g_low);
     stats.mean_correction += static_cast<C>(correction);
   }
-  means.gh = static_cast<C>(mean_gd) * stats.rstd;
+  means.gh = static_cast<C>(mean_gd * static_cast<double>(stats.rstd));
   return means;
 }
 
@@ -212,45 +199,7 @@ __global__ void __launch_bounds__(Row::kSharesBlock ? kWarpRowThreads : kMaxBloc
       stats.rstd = static_cast<const C*>(p.rstd)[row];
       if (kKind == RowKind::kLayer) stats.mean = static_cast<const C*>(p.mean)[row];
     } else {
-      if (kKind == RowKind::kLayer) {
-        ExactSum<C> sum;
-#pragma unroll
-        for (int g = 0; g < kGranules; ++g) {
-#pragma unroll
-          for (int i = 0; i < V; ++i) sum.Add(x[g].Wide(i));
-        }
-        const double thread_sum[1] = {sum.Total()};
-        double total[1];
-        owner.template Sum<double>(thread_sum, total, scratch);
-        SplitMean(total[0] * share, stats.mean, stats.mean_correction);
-        if constexpr (std::is_same_v<C, double>) {
-          ExactSum<C> deviation;
-#pragma unroll
-          for (int g = 0; g < kGranules; ++g) {
-            if ((g * owner.threads() + owner.thread()) * V < hidden_size) {
-#pragma unroll
-              for (int i = 0; i < V; ++i) deviation.Add(x[g].Wide(i) - stats.mean);
-            }
-          }
-          const double thread_deviation[1] = {deviation.Total()};
-          owner.template Sum<double>(thread_deviation, total, scratch);
-          stats.mean_correction = total[0] * share;
-        }
-      }
-      C squares[1] = {C(0)};
-#pragma unroll
-      for (int g = 0; g < kGranules; ++g) {
-        if ((g * owner.threads() + owner.thread()) * V < hidden_size) {
-#pragma unroll
-          for (int i = 0; i < V; ++i) {
-            const C centred = Centred<kKind>(x[g].Wide(i), stats);
-            squares[0] = fma(centred, centred, squares[0]);
-          }
-        }
-      }
-      double total[1];
-      owner.template Sum<C>(squares, total, scratch);
-      stats.rstd = ReciprocalDeviation(static_cast<C>(total[0] * share), p.eps);
+      stats = HeldRowStats<kKind>(x, owner, scratch, hidden_size, p.eps);
     }
 
     constexpr int kSums = kKind == RowKind::kLayer ? 3 : 1;
@@ -338,37 +287,9 @@ __global__ void __launch_bounds__(kMaxBlockRowThreads)
       stats.rstd = static_cast<const C*>(p.rstd)[row];
       if (kKind == RowKind::kLayer) stats.mean = static_cast<const C*>(p.mean)[row];
     } else {
-      // As in the streaming forward.
-      double variance = 0.0;
-      if (kKind == RowKind::kLayer) {
-        ExactSum<C> sum;
-        for (int64_t column = first; column < p.hidden_size; column += step) {
-          const Granule<X, V> x = LoadGranule<X, V>(x_row + column, p.aligned);
-#pragma unroll
-          for (int i = 0; i < V; ++i) sum.Add(x.Wide(i));
-        }
-        const double thread_sum[1] = {sum.Total()};
-        double total[1];
-        owner.template Sum<double>(thread_sum, total, scratch);
-        SplitMean(total[0] * share, stats.mean, stats.mean_correction);
-        const StreamedMoments moments = StreamMoments<X, V>(
-            owner, scratch, x_row, p.hidden_size, p.aligned, stats.mean, stats.mean_correction);
-        variance = moments.variance;
-        if (std::is_same_v<C, double>) stats.mean_correction = static_cast<C>(moments.deviation);
-      } else {
-        double squares[1] = {0.0};
-        for (int64_t column = first; column < p.hidden_size; column += step) {
-          const Granule<X, V> x = LoadGranule<X, V>(x_row + column, p.aligned);
-          C square_sum = 0;
-#pragma unroll
-          for (int i = 0; i < V; ++i) square_sum = fma(x.Wide(i), x.Wide(i), square_sum);
-          squares[0] += static_cast<double>(square_sum);
-        }
-        double total[1];
-        owner.template Sum<double>(squares, total, scratch);
-        variance = total[0] * share;
-      }
-      stats.rstd = ReciprocalDeviation(static_cast<C>(variance), p.eps);
+      stats = StreamedRowStats<kKind, X, V>(
+          [&](int64_t column) { return LoadGranule<X, V>(x_row + column, p.aligned); }, x_row,
+          owner, scratch, p.hidden_size, p.aligned, p.eps);
     }
 
     constexpr int kSums = kKind == RowKind::kLayer ? 3 : 1;

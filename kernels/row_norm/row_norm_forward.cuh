@@ -7,14 +7,11 @@
 #pragma once
 
 #include <cstdint>
-#include <type_traits>
 
-#include "primitives/compensated_sum.cuh"
 #include "primitives/element_access.cuh"
-#include "primitives/moments.cuh"
 #include "primitives/row_reduce.cuh"
 #include "row_norm/row_norm_device.h"
-#include "row_norm/row_norm_streaming.cuh"
+#include "row_norm/row_norm_statistics.cuh"
 
 namespace norm_device {
 
@@ -78,9 +75,11 @@ __device__ Granule<X, V> LoadInput(const RowForwardParams& p, int64_t offset) {
 }
 
 template <RowKind kKind, typename C>
-__device__ void StoreStatistics(const RowForwardParams& p, int64_t row, C mean, C rstd) {
-  if (kKind == RowKind::kLayer && p.mean != nullptr) static_cast<C*>(p.mean)[row] = mean;
-  if (p.rstd != nullptr) static_cast<C*>(p.rstd)[row] = rstd;
+__device__ void StoreStatistics(const RowForwardParams& p, int64_t row, const RowStats<C>& stats) {
+  if (kKind == RowKind::kLayer && p.mean != nullptr) {
+    static_cast<C*>(p.mean)[row] = stats.mean + stats.mean_correction;
+  }
+  if (p.rstd != nullptr) static_cast<C*>(p.rstd)[row] = stats.rstd;
 }
 
 template <typename Pair, RowKind kKind, int V, int kElements, typename Row>
@@ -93,7 +92,6 @@ __global__ void __launch_bounds__(Row::kSharesBlock ? kWarpRowThreads : kMaxBloc
   Row owner;
   const ForwardEpilogue<Pair, kKind, V> epilogue(p);
   const int hidden_size = static_cast<int>(p.hidden_size);
-  const double share = 1.0 / static_cast<double>(hidden_size);
 
   const int64_t row_step = static_cast<int64_t>(gridDim.x) * owner.rows_per_block();
   for (int64_t row =
@@ -107,52 +105,8 @@ __global__ void __launch_bounds__(Row::kSharesBlock ? kWarpRowThreads : kMaxBloc
       x[g] = column < hidden_size ? LoadInput<X, V>(p, row_offset + column) : ZeroGranule<X, V>();
     }
 
-    C mean = 0;
-    C mean_correction = 0;
-    if (kKind == RowKind::kLayer) {
-      ExactSum<C> sum;
-#pragma unroll
-      for (int g = 0; g < kGranules; ++g) {
-#pragma unroll
-        for (int i = 0; i < V; ++i) sum.Add(x[g].Wide(i));
-      }
-      const double thread_sum[1] = {sum.Total()};
-      double total[1];
-      owner.template Sum<double>(thread_sum, total, scratch);
-      SplitMean(total[0] * share, mean, mean_correction);
-
-      if constexpr (std::is_same_v<C, double>) {
-        // f64 has no wider type to add up in: the mean of the deviations corrects it.
-        ExactSum<C> deviation;
-#pragma unroll
-        for (int g = 0; g < kGranules; ++g) {
-          if ((g * owner.threads() + owner.thread()) * V < hidden_size) {
-#pragma unroll
-            for (int i = 0; i < V; ++i) deviation.Add(x[g].Wide(i) - mean);
-          }
-        }
-        const double thread_deviation[1] = {deviation.Total()};
-        owner.template Sum<double>(thread_deviation, total, scratch);
-        mean_correction = total[0] * share;
-      }
-    }
-
-    C squares[1] = {C(0)};
-#pragma unroll
-    for (int g = 0; g < kGranules; ++g) {
-      if ((g * owner.threads() + owner.thread()) * V < hidden_size) {
-#pragma unroll
-        for (int i = 0; i < V; ++i) {
-          const C centred =
-              kKind == RowKind::kLayer ? (x[g].Wide(i) - mean) - mean_correction : x[g].Wide(i);
-          squares[0] = fma(centred, centred, squares[0]);
-        }
-      }
-    }
-    double total[1];
-    owner.template Sum<C>(squares, total, scratch);
-    const C rstd = ReciprocalDeviation(static_cast<C>(total[0] * share), p.eps);
-    if (owner.thread() == 0) StoreStatistics<kKind>(p, row, mean + mean_correction, rstd);
+    const RowStats<C> stats = HeldRowStats<kKind>(x, owner, scratch, hidden_size, p.eps);
+    if (owner.thread() == 0) StoreStatistics<kKind>(p, row, stats);
 
     StorageOf<X>* y_row = static_cast<StorageOf<X>*>(p.y) + row_offset;
 #pragma unroll
@@ -162,9 +116,7 @@ __global__ void __launch_bounds__(Row::kSharesBlock ? kWarpRowThreads : kMaxBloc
         C normalized[V];
 #pragma unroll
         for (int i = 0; i < V; ++i) {
-          const C centred =
-              kKind == RowKind::kLayer ? (x[g].Wide(i) - mean) - mean_correction : x[g].Wide(i);
-          normalized[i] = centred * rstd;
+          normalized[i] = Centred<kKind>(x[g].Wide(i), stats) * stats.rstd;
         }
         epilogue.Store(y_row, column, normalized);
       }
@@ -180,7 +132,6 @@ __global__ void __launch_bounds__(kMaxBlockRowThreads)
   __shared__ BlockRow::Scratch scratch;
   BlockRow owner;
   const ForwardEpilogue<Pair, kKind, V> epilogue(p);
-  const double share = 1.0 / static_cast<double>(p.hidden_size);
   const int64_t first = static_cast<int64_t>(owner.thread()) * V;
   const int64_t step = static_cast<int64_t>(owner.threads()) * V;
   // After the first pass the normalized values are those of the sum that this thread wrote itself.
@@ -189,40 +140,10 @@ __global__ void __launch_bounds__(kMaxBlockRowThreads)
 
   for (int64_t row = blockIdx.x; row < p.rows; row += gridDim.x) {
     const int64_t row_offset = row * p.hidden_size;
-    C mean = 0;
-    C mean_correction = 0;
-    C variance = 0;
-    // Threads add many values up: exactly or in f64, so that equal values do not drift.
-    if (kKind == RowKind::kLayer) {
-      ExactSum<C> sum;
-      for (int64_t column = first; column < p.hidden_size; column += step) {
-        const Granule<X, V> x = LoadInput<X, V>(p, row_offset + column);
-#pragma unroll
-        for (int i = 0; i < V; ++i) sum.Add(x.Wide(i));
-      }
-      const double thread_sum[1] = {sum.Total()};
-      double total[1];
-      owner.template Sum<double>(thread_sum, total, scratch);
-      SplitMean(total[0] * share, mean, mean_correction);
-      const StreamedMoments moments = StreamMoments<X, V>(
-          owner, scratch, input + row_offset, p.hidden_size, p.aligned, mean, mean_correction);
-      variance = static_cast<C>(moments.variance);
-      if (std::is_same_v<C, double>) mean_correction = static_cast<C>(moments.deviation);
-    } else {
-      double squares[1] = {0.0};
-      for (int64_t column = first; column < p.hidden_size; column += step) {
-        const Granule<X, V> x = LoadInput<X, V>(p, row_offset + column);
-        C square_sum = 0;
-#pragma unroll
-        for (int i = 0; i < V; ++i) square_sum = fma(x.Wide(i), x.Wide(i), square_sum);
-        squares[0] += static_cast<double>(square_sum);
-      }
-      double total[1];
-      owner.template Sum<double>(squares, total, scratch);
-      variance = static_cast<C>(total[0] * share);
-    }
-    const C rstd = ReciprocalDeviation(variance, p.eps);
-    if (owner.thread() == 0) StoreStatistics<kKind>(p, row, mean + mean_correction, rstd);
+    const RowStats<C> stats = StreamedRowStats<kKind, X, V>(
+        [&](int64_t column) { return LoadInput<X, V>(p, row_offset + column); }, input + row_offset,
+        owner, scratch, p.hidden_size, p.aligned, p.eps);
+    if (owner.thread() == 0) StoreStatistics<kKind>(p, row, stats);
 
     StorageOf<X>* y_row = static_cast<StorageOf<X>*>(p.y) + row_offset;
     for (int64_t column = first; column < p.hidden_size; column += step) {
@@ -230,9 +151,7 @@ __global__ void __launch_bounds__(kMaxBlockRowThreads)
       C normalized[V];
 #pragma unroll
       for (int i = 0; i < V; ++i) {
-        const C centred =
-            kKind == RowKind::kLayer ? (x.Wide(i) - mean) - mean_correction : x.Wide(i);
-        normalized[i] = centred * rstd;
+        normalized[i] = Centred<kKind>(x.Wide(i), stats) * stats.rstd;
       }
       epilogue.Store(y_row, column, normalized);
     }
