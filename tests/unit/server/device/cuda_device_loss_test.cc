@@ -10,7 +10,7 @@ namespace norm::server {
 namespace {
 
 /// Runs one job through the scheduler; its end, or why it was refused.
-absl::Status Run(BatchingScheduler& scheduler, const test::ProblemInputs& inputs) {
+absl::Status RunOne(BatchingScheduler& scheduler, const test::ProblemInputs& inputs) {
   auto outcome = std::make_shared<test::JobOutcome>();
   auto job = test::BuilderFor(inputs).Build(outcome);
   if (absl::Status refused = scheduler.Submit(job); !refused.ok()) {
@@ -30,14 +30,14 @@ TEST(CudaDeviceLossTest, TheFirstFailureIsInternalAndLaterOnesUnavailable) {
   ASSERT_TRUE(created.ok()) << created.status();
   CudaBatchExecutor& executor = **created;
   BatchingScheduler scheduler({&executor}, {}, Clock::Real(), metrics);
-  ASSERT_TRUE(Run(scheduler, inputs).ok());
-  ASSERT_TRUE(test::PoisonContext());
+  ASSERT_TRUE(RunOne(scheduler, inputs).ok());
+  ASSERT_TRUE(norm_device::PoisonContext());
 
-  const absl::Status first = Run(scheduler, inputs);
+  const absl::Status first = RunOne(scheduler, inputs);
   EXPECT_EQ(first.code(), absl::StatusCode::kInternal) << first;
   EXPECT_FALSE(executor.healthy());
   for (int i = 0; i < 10; ++i) {
-    const absl::Status later = Run(scheduler, inputs);
+    const absl::Status later = RunOne(scheduler, inputs);
     EXPECT_EQ(later.code(), absl::StatusCode::kUnavailable) << later;
     EXPECT_GT(RetryAfter(later), absl::ZeroDuration());
   }
