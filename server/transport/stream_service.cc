@@ -214,6 +214,7 @@ class StreamCall final : public Call, private StopListener {
   void OnWritten(bool ok) {
     {
       const std::lock_guard lock(mutex_);
+      if (ok) context_.metrics.RecordStage(Stage::kSend, context_.clock.Now() - write_started_);
       writing_ = false;
       unsent_bytes_ -= writing_bytes_;
       writing_bytes_ = 0;
@@ -271,6 +272,7 @@ class StreamCall final : public Call, private StopListener {
       if (finishing_) return;
       if (!writing_ && !outbox_.empty()) {
         write = writing_ = true;
+        write_started_ = context_.clock.Now();
         outgoing = std::move(outbox_.front().bytes);
         writing_bytes_ = outbox_.front().size_bytes;
         outbox_.pop_front();
@@ -315,6 +317,7 @@ class StreamCall final : public Call, private StopListener {
   Reading reading_ ABSL_GUARDED_BY(mutex_) = Reading::kOpen;
   bool read_outstanding_ ABSL_GUARDED_BY(mutex_) = false;
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Time write_started_ ABSL_GUARDED_BY(mutex_);
   bool finishing_ ABSL_GUARDED_BY(mutex_) = false;
   bool broken_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status final_status_ ABSL_GUARDED_BY(mutex_);
