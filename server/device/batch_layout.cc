@@ -1,5 +1,6 @@
 #include "server/device/batch_layout.h"
 
+#include <algorithm>
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
@@ -7,6 +8,9 @@
 
 namespace norm::server {
 namespace {
+
+// Long runs are cut, so that threads can share a copy and a device copy can start before its end.
+constexpr size_t kMaxPieceBytes = size_t{1} << 20;
 
 /// The problem whose rows are those of all jobs, in order.
 NormProblem MergedProblem(const Batch& batch) {
@@ -87,10 +91,12 @@ std::vector<CopyPiece> PlanGather(const Batch& batch, const BatchLayout& layout)
     for (const auto& job : batch.jobs) {
       if (HasExpectedSize(*job, role)) {
         int64_t to = start;
-        for (const auto& run : job->inputs[i].runs) {
-          if (!run.empty()) {
-            pieces.push_back({to, run});
-            to += static_cast<int64_t>(run.size());
+        for (absl::Span<const std::byte> run : job->inputs[i].runs) {
+          while (!run.empty()) {
+            const auto piece = run.first(std::min(run.size(), kMaxPieceBytes));
+            pieces.push_back({to, piece});
+            to += static_cast<int64_t>(piece.size());
+            run.remove_prefix(piece.size());
           }
         }
       }

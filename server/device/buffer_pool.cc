@@ -39,22 +39,46 @@ int ClassOf(int64_t bytes) {
   return (shift - kSmallestShift) * kStepsPerOctave + static_cast<int>(steps);
 }
 
+std::shared_ptr<std::byte> AllocateSmall(int64_t bytes) {
+  const int64_t rounded = (bytes + kSlabAlignment - 1) / kSlabAlignment * kSlabAlignment;
+  void* data = std::aligned_alloc(kSlabAlignment, static_cast<size_t>(rounded));
+  return std::shared_ptr<std::byte>(static_cast<std::byte*>(data),
+                                    [](std::byte* memory) { std::free(memory); });
+}
+
+/// Pages of their own, which return to the system when freed, whatever lies around them; null when
+/// it has none.
+std::shared_ptr<std::byte> MapHugePages(int64_t bytes) {
+  const auto alignment = static_cast<size_t>(kHugePageBytes);
+  const size_t size = (static_cast<size_t>(bytes) + alignment - 1) / alignment * alignment;
+  void* mapped = mmap(nullptr, size + alignment, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (mapped == MAP_FAILED) {
+    return nullptr;
+  }
+  auto* const start = static_cast<std::byte*>(mapped);
+  const size_t head = (alignment - reinterpret_cast<uintptr_t>(start) % alignment) % alignment;
+  if (head > 0) {
+    munmap(start, head);
+  }
+  if (alignment > head) {
+    munmap(start + head + size, alignment - head);
+  }
+  std::byte* const data = start + head;
+  // Advice only: without huge pages the memory works all the same.
+  (void)madvise(data, size, MADV_HUGEPAGE);
+  return std::shared_ptr<std::byte>(data, [size](std::byte* memory) { munmap(memory, size); });
+}
+
 }  // namespace
 
 MemorySource HostMemory() {
   return [](int64_t bytes) -> absl::StatusOr<std::shared_ptr<std::byte>> {
-    const int64_t alignment = bytes >= kHugePageBytes ? kHugePageBytes : kSlabAlignment;
-    const int64_t rounded = (bytes + alignment - 1) / alignment * alignment;
-    void* data = std::aligned_alloc(static_cast<size_t>(alignment), static_cast<size_t>(rounded));
-    if (data == nullptr) {
+    auto memory = bytes >= kHugePageBytes ? MapHugePages(bytes) : AllocateSmall(bytes);
+    if (memory == nullptr) {
       return absl::ResourceExhaustedError(absl::StrCat("no host memory for ", bytes, " bytes"));
     }
-    if (alignment == kHugePageBytes) {
-      // Advice only: without huge pages the memory works all the same.
-      (void)madvise(data, static_cast<size_t>(rounded), MADV_HUGEPAGE);
-    }
-    return std::shared_ptr<std::byte>(static_cast<std::byte*>(data),
-                                      [](std::byte* memory) { std::free(memory); });
+    return memory;
   };
 }
 

@@ -147,8 +147,7 @@ absl::Status CudaBatchExecutor::Enqueue(Slot& slot) {
                                        {flight.device_workspace.get(), workspace_bytes},
                                        slot.cuda.compute()));
     NORM_RETURN_IF_ERROR(slot.cuda.BeginCopyOut());
-    NORM_RETURN_IF_ERROR(slot.cuda.CopyOut(flight.pinned_output.get(), flight.device_output.get(),
-                                           static_cast<size_t>(flight.layout.output_bytes)));
+    NORM_RETURN_IF_ERROR(CopyOut(slot));
     return slot.cuda.End();
   }();
   return status.ok() ? absl::OkStatus() : Judge(status);
@@ -194,6 +193,19 @@ Status CudaBatchExecutor::GatherAndCopyIn(Slot& slot) {
     }
   }
   return copied < flight.layout.input_bytes ? copy_up_to(flight.layout.input_bytes) : Status();
+}
+
+Status CudaBatchExecutor::CopyOut(Slot& slot) {
+  const Flight& flight = slot.flight;
+  // Tensor by tensor: the padding between them was never written.
+  for (const TensorPlace& place : flight.layout.outputs) {
+    if (place.size_bytes > 0) {
+      NORM_RETURN_IF_ERROR(slot.cuda.CopyOut(flight.pinned_output.get() + place.offset,
+                                             flight.device_output.get() + place.offset,
+                                             static_cast<size_t>(place.size_bytes)));
+    }
+  }
+  return Status();
 }
 
 void CudaBatchExecutor::RunCompletions() {

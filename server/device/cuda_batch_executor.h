@@ -98,6 +98,7 @@ class CudaBatchExecutor final : public BatchExecutor {
   absl::Status Enqueue(Slot& slot);
   absl::Status LeaseMemory(Flight& flight);
   Status GatherAndCopyIn(Slot& slot);
+  Status CopyOut(Slot& slot);
   /// True when the batch in the slot is over, well or not, and handed back.
   bool PollSlot(Slot& slot);
   void Succeed(Slot& slot);
