@@ -190,10 +190,9 @@ class StreamCall final : public Call, private StopListener {
 
   /// Ends one request that was in flight.
   void Complete(StreamExchange& one, const absl::Status& status, grpc::ByteBuffer response) {
-    const bool left = one.cancelled->load(std::memory_order_relaxed);
-    if (left && status.ok()) context_.metrics.RecordCancelled(Stage::kSend);
+    const bool left = status.ok() && one.cancelled->load(std::memory_order_relaxed);
     one.exchange.RecordEnd(one.request.has_backward() ? Direction::kBackward : Direction::kForward,
-                           left && status.ok() ? absl::StatusCode::kCancelled : status.code());
+                           left ? one.exchange.RecordLeft() : status.code());
     const std::lock_guard lock(mutex_);
     in_flight_.erase(one.request.id());
     EnqueueLocked(std::move(response));
