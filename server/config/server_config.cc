@@ -11,6 +11,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "absl/types/optional.h"
 #include "server/config/byte_size.h"
 #include "server/config/command_line.h"
 
@@ -54,8 +55,13 @@ ABSL_FLAG(ByteSize, max_in_flight_bytes, ByteSize{8 * kGiB},
 ABSL_FLAG(int64_t, max_batch_rows, 65536, "Rows of requests that are merged into one launch.");
 ABSL_FLAG(ByteSize, max_batch_bytes, ByteSize{64 * kMiB},
           "Bytes of requests that are merged into one launch.");
-ABSL_FLAG(ByteSize, pinned_pool_bytes, ByteSize{4 * kGiB}, "Host staging memory of one device.");
-ABSL_FLAG(ByteSize, device_pool_bytes, ByteSize{8 * kGiB}, "Pooled memory on one GPU.");
+ABSL_FLAG(ByteSize, pinned_pool_bytes, ByteSize{4 * kGiB},
+          "Host staging memory of one device (pinned for a GPU); one batch may take half of it.");
+ABSL_FLAG(absl::optional<ByteSize>, device_pool_bytes, absl::nullopt,
+          "Pooled memory on one GPU; three quarters of what is free at start when not given.");
+ABSL_FLAG(absl::Duration, min_client_ping_interval, absl::Seconds(5),
+          "How often a client may send keepalive pings, also without calls; faster ones are "
+          "disconnected.");
 ABSL_FLAG(absl::Duration, keepalive_time, absl::Seconds(60),
           "How long a connection may be silent before the server pings it.");
 ABSL_FLAG(absl::Duration, keepalive_timeout, absl::Seconds(20),
@@ -151,17 +157,20 @@ absl::StatusOr<ServerConfig> ReadServerConfig() {
   config.metrics_listen = check.Address("metrics_listen", absl::GetFlag(FLAGS_metrics_listen));
   config.port_file = absl::GetFlag(FLAGS_port_file);
 
-  constexpr std::pair<const char*, DeviceChoice> kDevices[] = {
-      {"auto", DeviceChoice::kAuto}, {"cuda", DeviceChoice::kCuda}, {"cpu", DeviceChoice::kCpu}};
-  DeviceSettings& device = config.device;
-  device.choice = check.OneOf("device", absl::GetFlag(FLAGS_device), kDevices);
+  constexpr std::pair<const char*, DeviceSelection> kDevices[] = {{"auto", DeviceSelection::kAuto},
+                                                                  {"cuda", DeviceSelection::kCuda},
+                                                                  {"cpu", DeviceSelection::kCpu}};
+  config.device = check.OneOf("device", absl::GetFlag(FLAGS_device), kDevices);
+  DeviceOptions& device = config.device_options;
   device.cpu_threads =
       static_cast<int>(check.Range("cpu_threads", absl::GetFlag(FLAGS_cpu_threads), 1, 1024));
-  device.slots = static_cast<int>(check.Range("slots", absl::GetFlag(FLAGS_slots), 1, 64));
-  device.pinned_pool_bytes =
+  device.cpu_slots = device.cuda_slots =
+      static_cast<int>(check.Range("slots", absl::GetFlag(FLAGS_slots), 1, 64));
+  device.cpu_memory_bytes = device.pinned_memory_bytes =
       check.Size("pinned_pool_bytes", absl::GetFlag(FLAGS_pinned_pool_bytes), kMiB, kMaxPool);
-  device.device_pool_bytes =
-      check.Size("device_pool_bytes", absl::GetFlag(FLAGS_device_pool_bytes), kMiB, kMaxPool);
+  if (const auto size = absl::GetFlag(FLAGS_device_pool_bytes); size.has_value()) {
+    device.device_memory_bytes = check.Size("device_pool_bytes", *size, kMiB, kMaxPool);
+  }
 
   grpc.threads =
       static_cast<int>(check.Range("grpc_threads", absl::GetFlag(FLAGS_grpc_threads), 1, 64));
@@ -181,6 +190,9 @@ absl::StatusOr<ServerConfig> ReadServerConfig() {
       check.Range("max_stream_requests", absl::GetFlag(FLAGS_max_stream_requests), 1, kMaxCount);
   grpc.max_stream_unsent_bytes = check.Size(
       "max_stream_unsent_bytes", absl::GetFlag(FLAGS_max_stream_unsent_bytes), 1024, kMaxPool);
+  grpc.min_client_ping_interval =
+      check.Time("min_client_ping_interval", absl::GetFlag(FLAGS_min_client_ping_interval),
+                 absl::Milliseconds(1), absl::Hours(1));
   grpc.keepalive_time = check.Time("keepalive_time", absl::GetFlag(FLAGS_keepalive_time),
                                    absl::Seconds(1), absl::Hours(24));
   grpc.keepalive_timeout = check.Time("keepalive_timeout", absl::GetFlag(FLAGS_keepalive_timeout),

@@ -6,26 +6,18 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "server/device/device_registry.h"
 #include "server/observability/logging.h"
 #include "server/scheduler/batching_scheduler.h"
 #include "server/transport/grpc_server.h"
 
 namespace norm::server {
 
-enum class DeviceChoice { kAuto, kCuda, kCpu };
-
-struct DeviceSettings {
-  DeviceChoice choice = DeviceChoice::kAuto;
-  int cpu_threads = 1;
-  int slots = 1;
-  int64_t pinned_pool_bytes = 0;
-  int64_t device_pool_bytes = 0;
-};
-
 struct ServerConfig {
   GrpcServerOptions grpc;
   BatchingSchedulerOptions scheduler;
-  DeviceSettings device;
+  DeviceSelection device = DeviceSelection::kAuto;
+  DeviceOptions device_options;
   LogOptions log;
   std::string metrics_listen;
   std::string port_file;  // empty: none is written

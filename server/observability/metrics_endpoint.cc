@@ -1,11 +1,20 @@
 #include "server/observability/metrics_endpoint.h"
 
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
 #include <exception>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "prometheus/exposer.h"
 #include "server/observability/metrics_impl.h"
 
@@ -14,24 +23,52 @@ namespace {
 
 constexpr size_t kThreads = 2;
 
+/// Connects to a port of this machine and hangs up.
+void Knock(int port) {
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (fd < 0) return;
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  (void)connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address));
+  close(fd);
+}
+
 }  // namespace
 
 class MetricsEndpoint::Server {
  public:
   Server(const std::string& listen, std::shared_ptr<Metrics::Impl> counters)
-      : counters_(std::move(counters)), exposer_(listen, kThreads) {
-    exposer_.RegisterCollectable(counters_, "/metrics");
+      : counters_(std::move(counters)),
+        exposer_(std::make_unique<prometheus::Exposer>(listen, kThreads)) {
+    exposer_->RegisterCollectable(counters_, "/metrics");
+    const std::vector<int> ports = exposer_->GetListeningPorts();
+    port_ = ports.empty() ? 0 : ports.front();
   }
 
-  int port() const {
-    const std::vector<int> ports = exposer_.GetListeningPorts();
-    return ports.empty() ? 0 : ports.front();
+  /// The HTTP library looks for its end only between connections, or every two seconds: knocks
+  /// until it has noticed.
+  ~Server() {
+    std::atomic<bool> stopped{false};
+    std::thread knocker([&] {
+      while (!stopped.load()) {
+        Knock(port_);
+        absl::SleepFor(absl::Milliseconds(5));
+      }
+    });
+    exposer_.reset();
+    stopped.store(true);
+    knocker.join();
   }
+
+  int port() const { return port_; }
 
  private:
   // The exposer keeps a weak reference only.
   std::shared_ptr<Metrics::Impl> counters_;
-  prometheus::Exposer exposer_;
+  std::unique_ptr<prometheus::Exposer> exposer_;
+  int port_ = 0;
 };
 
 MetricsEndpoint::MetricsEndpoint(std::string address, std::unique_ptr<Server> server)

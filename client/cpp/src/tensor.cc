@@ -47,6 +47,11 @@ absl::StatusOr<int64_t> CountElements(const std::vector<int64_t>& shape, size_t 
   return count;
 }
 
+template <typename T>
+absl::Span<const std::byte> AsBytes(const T* values, size_t count) {
+  return absl::MakeConstSpan(reinterpret_cast<const std::byte*>(values), count * sizeof(T));
+}
+
 template <typename Word>
 void CopyStrided(const std::byte* first, const std::vector<int64_t>& shape,
                  const std::vector<int64_t>& strides, std::byte* destination) {
@@ -91,6 +96,14 @@ TensorView TensorView::Contiguous(DType dtype, absl::Span<const std::byte> bytes
   view.strides_ = ContiguousStrides(shape);
   view.shape_ = std::move(shape);
   return view;
+}
+
+TensorView TensorView::Of(absl::Span<const float> values, std::vector<int64_t> shape) {
+  return Contiguous(DType::kF32, AsBytes(values.data(), values.size()), std::move(shape));
+}
+
+TensorView TensorView::Of(absl::Span<const double> values, std::vector<int64_t> shape) {
+  return Contiguous(DType::kF64, AsBytes(values.data(), values.size()), std::move(shape));
 }
 
 TensorView TensorView::Strided(DType dtype, absl::Span<const std::byte> memory, int64_t offset,

@@ -46,23 +46,40 @@ TEST_F(ServerConfigTest, DefaultsAreValid) {
   auto config = Read({});
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(config->grpc.listen, "127.0.0.1:8470");
-  EXPECT_EQ(config->device.choice, DeviceChoice::kAuto);
-  EXPECT_GE(config->device.cpu_threads, 1);
+  EXPECT_EQ(config->device, DeviceSelection::kAuto);
+  EXPECT_GE(config->device_options.cpu_threads.value(), 1);
+  EXPECT_FALSE(config->device_options.device_memory_bytes.has_value());
 }
 
 TEST_F(ServerConfigTest, EveryRoomGetsItsOptions) {
-  auto config = Read(
-      {"--listen=0.0.0.0:0", "--metrics_listen", "localhost:9100", "--device=cpu",
-       "--cpu_threads=2", "--grpc_threads=3", "--slots=5", "--max_message_bytes=64MiB",
-       "--receive_quota_bytes=1GiB", "--max_in_flight_bytes=128MiB", "--max_queue_requests=7",
-       "--max_batch_rows=11", "--max_batch_bytes=4096", "--drain_delay=5s", "--drain_timeout=1m",
-       "--log_level=debug", "--log_format=json", "--port_file=/tmp/p", "--max_stream_requests=9"});
+  auto config = Read({"--listen=0.0.0.0:0",
+                      "--metrics_listen",
+                      "localhost:9100",
+                      "--device=cpu",
+                      "--cpu_threads=2",
+                      "--grpc_threads=3",
+                      "--slots=5",
+                      "--max_message_bytes=64MiB",
+                      "--receive_quota_bytes=1GiB",
+                      "--max_in_flight_bytes=128MiB",
+                      "--max_queue_requests=7",
+                      "--max_batch_rows=11",
+                      "--max_batch_bytes=4096",
+                      "--drain_delay=5s",
+                      "--drain_timeout=1m",
+                      "--log_level=debug",
+                      "--log_format=json",
+                      "--device_pool_bytes=3GiB",
+                      "--port_file=/tmp/p",
+                      "--max_stream_requests=9"});
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(config->grpc.listen, "0.0.0.0:0");
   EXPECT_EQ(config->metrics_listen, "localhost:9100");
-  EXPECT_EQ(config->device.choice, DeviceChoice::kCpu);
-  EXPECT_EQ(config->device.cpu_threads, 2);
-  EXPECT_EQ(config->device.slots, 5);
+  EXPECT_EQ(config->device, DeviceSelection::kCpu);
+  EXPECT_EQ(config->device_options.cpu_threads, 2);
+  EXPECT_EQ(config->device_options.cpu_slots, 5);
+  EXPECT_EQ(config->device_options.cuda_slots, 5);
+  EXPECT_EQ(config->device_options.device_memory_bytes, int64_t{3} << 30);
   EXPECT_EQ(config->grpc.threads, 3);
   EXPECT_EQ(config->grpc.max_message_bytes, 64 << 20);
   EXPECT_EQ(config->grpc.receive_quota_bytes, 1 << 30);
@@ -116,8 +133,8 @@ TEST_F(ServerConfigTest, FlagfileIsReadAndLaterFlagsWin) {
       "outer.flags", "# a comment\n\n--slots=4\n--flagfile=" + inner + "\n--log_format=json\n");
   auto config = Read({"--slots=2", "--flagfile=" + path, "--log_format=text"});
   ASSERT_TRUE(config.ok()) << config.status();
-  EXPECT_EQ(config->device.slots, 4);
-  EXPECT_EQ(config->device.cpu_threads, 7);
+  EXPECT_EQ(config->device_options.cpu_slots, 4);
+  EXPECT_EQ(config->device_options.cpu_threads, 7);
   EXPECT_EQ(config->log.format, LogFormat::kText);
 }
 

@@ -46,15 +46,8 @@ class TensorView {
                                std::vector<int64_t> shape);
 
   /// float is f32, double is f64.
-  template <typename T>
-  static TensorView Of(absl::Span<const T> values, std::vector<int64_t> shape) {
-    static_assert(std::is_same_v<T, float> || std::is_same_v<T, double>,
-                  "16-bit elements: use Contiguous");
-    return Contiguous(std::is_same_v<T, float> ? DType::kF32 : DType::kF64,
-                      absl::MakeConstSpan(reinterpret_cast<const std::byte*>(values.data()),
-                                          values.size() * sizeof(T)),
-                      std::move(shape));
-  }
+  static TensorView Of(absl::Span<const float> values, std::vector<int64_t> shape);
+  static TensorView Of(absl::Span<const double> values, std::vector<int64_t> shape);
 
   /// Element (i, j, ...) lies at element index offset + i * strides[0] + j * strides[1] + ... of
   /// `memory`. Strides are in elements and may be 0 (broadcast) or negative. Every element must lie

@@ -1,0 +1,74 @@
+#!/usr/bin/env bash
+# Makes dist/normd-<version>-linux-x86_64 and its tarball: programs, tests and every shared library but glibc's, so that it
+# runs on any Linux with a glibc no older than this machine's and nothing else installed.
+# Usage: bundle.sh [BUILD_DIR]   (default build/bundle)
+# Environment: NORM_CUDA=OFF, NORM_CUDA_ARCHITECTURES (default as in build.sh), MAX_MIB (default 60).
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+build=${1:-$root/build/bundle}
+"$root/deploy/install-deps.sh" --test
+# DT_RPATH, not DT_RUNPATH: it also holds for the libraries' own dependencies. Tests look for tests/data and tests/shapes
+# relative to the bundle's folder.
+"$root/deploy/build.sh" "$build" -DNORM_TEST_FILES_DIR=tests "-DCMAKE_BUILD_RPATH=\$ORIGIN/../lib" \
+  "-DCMAKE_EXE_LINKER_FLAGS=-Wl,--disable-new-dtags"
+
+version=$(sed -n 's/^project(normd VERSION \([0-9.]*\).*/\1/p' "$root/CMakeLists.txt")
+name=normd-$version-linux-x86_64
+bundle=$root/dist/$name
+rm -rf "$bundle" "$bundle.tar.gz"
+mkdir -p "$bundle"/{bin,lib,tests,deploy}
+
+programs=("$build/server/normd" "$build/client/normctl/normctl")
+while IFS= read -r program; do programs+=("$program"); done < <(
+  # Test programs of the gpu label, the command line of each test case being its first word.
+  ctest --test-dir "$build" -L gpu --show-only=json-v1 | grep -A 1 '"command" :' | grep -o "\"$build/[^\"]*\"" | tr -d '"' |
+    sort -u
+)
+while IFS= read -r program; do programs+=("$program"); done < <(
+  find "$build" -type f -perm -u+x \( -name '*_bench' -o -name normbench -o -name '*_soak' \) | sort
+)
+for program in "${programs[@]}"; do
+  strip -o "$bundle/bin/$(basename "$program")" "$program"
+done
+# What run_gpu.sh runs, and which of it compute-sanitizer watches.
+for program in "${programs[@]:2}"; do
+  basename "$program" >>"$bundle/tests/gpu_programs.txt"
+  if [[ $program == */unit/kernels/* ]]; then basename "$program" >>"$bundle/tests/kernel_programs.txt"; fi
+done
+touch "$bundle/tests/gpu_programs.txt" "$bundle/tests/kernel_programs.txt"
+
+glibc='^(ld-linux-x86-64|libc|libm|libpthread|libdl|librt|libresolv|libutil|libnsl|libanl|libmvec|libcuda)\.so'
+for program in "$bundle"/bin/*; do
+  ldd "$program" | awk '$2 == "=>" && $3 ~ /^\// { print $1, $3 }'
+done | sort -u | while read -r library path; do
+  if ! [[ $library =~ $glibc ]]; then cp -L "$path" "$bundle/lib/$library"; fi
+done
+
+cp -r "$root/tests/data" "$bundle/tests/data"
+if [[ -d $root/tests/shapes ]]; then cp -r "$root/tests/shapes" "$bundle/tests/shapes"; fi
+cp "$root/tests/run_gpu.sh" "$bundle/tests/run_gpu.sh"
+cp "$root/deploy/with-normd.sh" "$bundle/deploy/with-normd.sh"
+cp "$root/LICENSE" "$root/README.md" "$bundle/"
+
+# Every library that is not glibc's must now be found inside the bundle.
+for program in "$bundle"/bin/*; do
+  while read -r library path; do
+    if ! [[ $library =~ $glibc ]] && [[ $path != "$bundle"/* ]]; then
+      echo "bundle.sh: $(basename "$program") takes $library from ${path:-nowhere}" >&2
+      exit 1
+    fi
+  done < <(ldd "$program" | awk '$2 == "=>" { path = $3; sub(/^not$/, "", path); print $1, path }' |
+    while read -r library path; do echo "$library ${path:+$(realpath "$path")}"; done)
+done
+"$bundle/bin/normctl" --version >/dev/null
+
+tar -C "$root/dist" -czf "$bundle.tar.gz" "$name"
+size=$(du -sm "$bundle" | cut -f 1)
+contents=("$bundle"/bin/* "$bundle"/lib/*)
+echo "bundle.sh: $bundle ($size MiB, ${#contents[@]} programs and libraries), $bundle.tar.gz" \
+  "($(du -sm "$bundle.tar.gz" | cut -f 1) MiB)"
+if ((size > ${MAX_MIB:-60})); then
+  echo "bundle.sh: larger than ${MAX_MIB:-60} MiB" >&2
+  exit 1
+fi

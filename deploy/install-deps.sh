@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# Installs what building normd needs on Debian 12, and only what is missing. Usage: install-deps.sh [--test]
+#   --test  adds what the tests need
+# Runs as root, or through sudo. Safe to run again.
+set -euo pipefail
+
+packages=(
+  cmake g++ ninja-build
+  libabsl-dev libcli11-dev libgrpc++-dev libhwy-dev libprotobuf-dev libspdlog-dev nlohmann-json3-dev
+  prometheus-cpp-dev protobuf-compiler protobuf-compiler-grpc zlib1g-dev
+)
+for argument in "$@"; do
+  case "$argument" in
+    --test) packages+=(libgmock-dev libgtest-dev python3) ;;
+    *)
+      echo "install-deps.sh: unknown argument '$argument' (usage: install-deps.sh [--test])" >&2
+      exit 2
+      ;;
+  esac
+done
+
+if ! command -v apt-get >/dev/null || ! command -v dpkg-query >/dev/null; then
+  echo "install-deps.sh: no apt-get here; on Debian 12 these packages are needed: ${packages[*]}" >&2
+  exit 1
+fi
+
+missing=()
+for package in "${packages[@]}"; do
+  state=$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null || true)
+  [[ $state == installed ]] || missing+=("$package")
+done
+if ((${#missing[@]} == 0)); then
+  echo "install-deps.sh: all ${#packages[@]} packages are installed"
+  exit 0
+fi
+
+as_root=()
+if ((EUID != 0)); then
+  if ! command -v sudo >/dev/null; then
+    echo "install-deps.sh: not root and no sudo; missing: ${missing[*]}" >&2
+    exit 1
+  fi
+  as_root=(sudo)
+fi
+echo "install-deps.sh: installing ${missing[*]}"
+"${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get update -q
+"${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing[@]}"

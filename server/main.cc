@@ -1,0 +1,159 @@
+// normd: builds every object, passes references down, drains in reverse.
+#include <cstdio>
+#include <fstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "server/config/command_line.h"
+#include "server/config/server_config.h"
+#include "server/config/shutdown_signals.h"
+#include "server/device/device_registry.h"
+#include "server/observability/logging.h"
+#include "server/observability/metrics.h"
+#include "server/observability/metrics_endpoint.h"
+#include "server/scheduler/batching_scheduler.h"
+#include "server/transport/grpc_server.h"
+
+namespace norm::server {
+namespace {
+
+constexpr int kExitFailed = 1;
+constexpr int kExitUsage = 2;
+constexpr int kExitDevicesLost = 4;
+
+constexpr absl::Duration kHealthInterval = absl::Milliseconds(250);
+
+int Fail(int exit_code, const absl::Status& status) {
+  std::fprintf(stderr, "normd: %s\n", std::string(status.message()).c_str());
+  return exit_code;
+}
+
+BuildInfo ThisBuild() { return {NORM_VERSION, NORM_COMPILER, NORM_CUDA_ARCHITECTURES}; }
+
+ServerDescription Describe(const ServerConfig& config, const DeviceRegistry& registry) {
+  ServerDescription description;
+  const BuildInfo build = ThisBuild();
+  description.version = build.version;
+  description.build = build.compiler;
+  description.cuda_architectures = absl::StrSplit(build.cuda_architectures, ';', absl::SkipEmpty());
+  for (size_t i = 0; i < registry.devices().size(); ++i) {
+    const DeviceFacts& facts = registry.devices()[i];
+    DeviceDescription device;
+    device.name = facts.name;
+    device.model = facts.model;
+    device.memory_bytes = static_cast<uint64_t>(facts.memory_bytes);
+    device.compute_capability = facts.compute_capability;
+    device.multiprocessors = facts.multiprocessors;
+    device.slots = registry.executors()[i]->slots();
+    device.healthy = [&registry, i] { return registry.healthy(i); };
+    description.devices.push_back(std::move(device));
+  }
+  description.max_message_bytes = static_cast<uint64_t>(config.grpc.max_message_bytes);
+  description.max_in_flight_bytes = static_cast<uint64_t>(config.scheduler.max_in_flight_bytes);
+  description.max_queue_requests = static_cast<uint64_t>(config.scheduler.max_queue_requests);
+  description.max_batch_rows = static_cast<uint64_t>(config.scheduler.max_batch_rows);
+  description.max_batch_bytes = static_cast<uint64_t>(config.scheduler.max_batch_bytes);
+  return description;
+}
+
+/// Appears in one step: a reader sees nothing or everything.
+absl::Status WritePortFile(const std::string& path, const std::string& grpc_address,
+                           const std::string& metrics_address) {
+  const std::string unfinished = path + ".unfinished";
+  std::ofstream file(unfinished);
+  file << "grpc=" << grpc_address << "\nmetrics=" << metrics_address << "\n";
+  file.close();
+  if (!file || std::rename(unfinished.c_str(), path.c_str()) != 0) {
+    return absl::UnavailableError(absl::StrCat("--port_file: cannot write ", path));
+  }
+  return absl::OkStatus();
+}
+
+/// Until a signal comes or every device is lost.
+int Serve(ShutdownSignals& signals, const DeviceRegistry& registry, GrpcServer& server,
+          const Logger& log) {
+  for (;;) {
+    if (const auto signal = signals.Wait(kHealthInterval); signal.has_value()) {
+      log.Info("signal", {{"number", absl::StrCat(*signal)}});
+      return 0;
+    }
+    const bool healthy = registry.any_healthy();
+    server.SetHealthy(healthy);
+    if (!healthy) {
+      log.Error("no healthy device is left");
+      return kExitDevicesLost;
+    }
+  }
+}
+
+int Run(const ServerConfig& config, ShutdownSignals& signals) {
+  const Logger log(config.log);
+  absl::StatusOr<FoundDevices> found = FindDevices(config.device);
+  if (!found.ok()) return Fail(kExitFailed, found.status());
+  for (const std::string& note : found->notes) log.Info("device", {{"note", note}});
+
+  std::vector<std::string> names;
+  for (const DeviceFacts& device : found->devices) names.push_back(device.name);
+  Metrics metrics(names, BatchCloseReasonNames(), ThisBuild());
+  auto registry = DeviceRegistry::Create(found->devices, config.device_options, metrics);
+  if (!registry.ok()) return Fail(kExitFailed, registry.status());
+  BatchingScheduler scheduler((*registry)->executors(), config.scheduler, Clock::Real(), metrics);
+  auto endpoint = MetricsEndpoint::Start(config.metrics_listen, metrics);
+  if (!endpoint.ok()) return Fail(kExitFailed, endpoint.status());
+  auto server = GrpcServer::Start(config.grpc, Describe(config, **registry), scheduler, metrics,
+                                  Clock::Real(), log);
+  if (!server.ok()) return Fail(kExitFailed, server.status());
+  (*server)->SetHealthy((*registry)->any_healthy());
+
+  if (!config.port_file.empty()) {
+    const absl::Status status =
+        WritePortFile(config.port_file, (*server)->address(), (*endpoint)->address());
+    if (!status.ok()) return Fail(kExitFailed, status);
+  }
+  for (const DeviceFacts& device : (*registry)->devices()) {
+    log.Info("device", {{"name", device.name}, {"model", device.model}});
+  }
+  std::printf("normd ready grpc=%s metrics=%s\n", (*server)->address().c_str(),
+              (*endpoint)->address().c_str());
+  std::fflush(stdout);
+
+  const int exit_code = Serve(signals, **registry, **server, log);
+  signals.ExitOnNext();
+  absl::Status drained = (*server)->Drain();
+  drained.Update(scheduler.Drain(absl::Now() + config.grpc.drain_timeout));
+  if (!drained.ok()) {
+    log.Warning("drain", {{"problem", std::string(drained.message())}});
+    return exit_code != 0 ? exit_code : kExitFailed;
+  }
+  log.Info("drained");
+  return exit_code;
+}
+
+int Main(int argc, char** argv) {
+  ShutdownSignals signals;
+  const std::vector<absl::string_view> arguments(argv + 1, argv + argc);
+  const absl::StatusOr<CommandLineAction> action = SetFlags(arguments);
+  if (!action.ok()) return Fail(kExitUsage, action.status());
+  switch (*action) {
+    case CommandLineAction::kShowHelp:
+      std::fputs(ServerHelp().c_str(), stdout);
+      return 0;
+    case CommandLineAction::kShowVersion:
+      std::printf("normd %s (%s)\n", NORM_VERSION, NORM_COMPILER);
+      return 0;
+    case CommandLineAction::kRun:
+      break;
+  }
+  const absl::StatusOr<ServerConfig> config = ReadServerConfig();
+  if (!config.ok()) return Fail(kExitUsage, config.status());
+  return Run(*config, signals);
+}
+
+}  // namespace
+}  // namespace norm::server
+
+int main(int argc, char** argv) { return norm::server::Main(argc, argv); }

@@ -1,0 +1,182 @@
+// The normd binary itself: starting, port file, refusing bad settings, draining on SIGTERM.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdlib>
+#include <fstream>
+#include <future>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_split.h"
+#include "grpcpp/grpcpp.h"
+#include "norm/v1/normalization.grpc.pb.h"
+#include "tests/integration/await.h"
+#include "tests/support/request_builder.h"
+
+namespace norm::server {
+namespace {
+
+using norm::test::Await;
+using norm::test::CanaryRequest;
+using norm::v1::NormalizationService;
+using testing::HasSubstr;
+
+std::string ReadFile(const std::string& path) {
+  std::ifstream file(path);
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+/// A normd on free ports, output in a file. Killed on destruction if it still runs.
+class NormdProcess {
+ public:
+  explicit NormdProcess(std::vector<std::string> flags) {
+    folder_ = testing::TempDir() + "/normd_XXXXXX";
+    EXPECT_NE(mkdtemp(folder_.data()), nullptr);
+    std::vector<std::string> arguments = {NORMD_BINARY, "--device=cpu", "--listen=127.0.0.1:0",
+                                          "--metrics_listen=127.0.0.1:0",
+                                          "--port_file=" + folder_ + "/ports"};
+    arguments.insert(arguments.end(), flags.begin(), flags.end());
+    std::vector<char*> argv;
+    for (std::string& argument : arguments) argv.push_back(argument.data());
+    argv.push_back(nullptr);
+    const std::string output = folder_ + "/output";
+    pid_ = fork();
+    if (pid_ == 0) {
+      const int fd = open(output.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+      dup2(fd, STDOUT_FILENO);
+      dup2(fd, STDERR_FILENO);
+      execv(NORMD_BINARY, argv.data());
+      _exit(127);
+    }
+  }
+  ~NormdProcess() {
+    if (pid_ > 0) {
+      kill(pid_, SIGKILL);
+      waitpid(pid_, nullptr, 0);
+    }
+  }
+
+  bool AwaitReady() {
+    return Await([this] { return !ReadFile(folder_ + "/ports").empty(); });
+  }
+  std::string Address(const std::string& which) const {
+    for (absl::string_view line : absl::StrSplit(ReadFile(folder_ + "/ports"), '\n')) {
+      if (absl::StartsWith(line, which + "=")) return std::string(line.substr(which.size() + 1));
+    }
+    return "";
+  }
+  std::unique_ptr<NormalizationService::Stub> Connect() const {
+    grpc::ChannelArguments arguments;
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    return NormalizationService::NewStub(
+        grpc::CreateCustomChannel(Address("grpc"), grpc::InsecureChannelCredentials(), arguments));
+  }
+  void Signal(int number) const { kill(pid_, number); }
+  /// The exit code, or 1000 + the signal that killed it.
+  int Wait() {
+    int status = 0;
+    waitpid(pid_, &status, 0);
+    pid_ = -1;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+  }
+  std::string output() const { return ReadFile(folder_ + "/output"); }
+
+ private:
+  std::string folder_;
+  pid_t pid_ = -1;
+};
+
+grpc::Status Canary(NormalizationService::Stub& stub) {
+  grpc::ClientContext context;
+  norm::v1::NormalizeResponse response;
+  return stub.Normalize(&context, CanaryRequest(), &response);
+}
+
+TEST(NormdProcessTest, ServesAndEndsWithZeroOnSigterm) {
+  NormdProcess normd({});
+  ASSERT_TRUE(normd.AwaitReady());
+  EXPECT_THAT(normd.Address("metrics"), HasSubstr("127.0.0.1:"));
+  auto stub = normd.Connect();
+  EXPECT_TRUE(Canary(*stub).ok());
+  EXPECT_THAT(normd.output(), HasSubstr("normd ready grpc=" + normd.Address("grpc") +
+                                        " metrics=" + normd.Address("metrics")));
+  normd.Signal(SIGTERM);
+  EXPECT_EQ(normd.Wait(), 0);
+  EXPECT_EQ(Canary(*stub).error_code(), grpc::StatusCode::UNAVAILABLE);
+}
+
+TEST(NormdProcessTest, ServesThroughTheDrainDelayAndEndsIdleStreams) {
+  NormdProcess normd({"--drain_delay=2s", "--drain_timeout=60s"});
+  ASSERT_TRUE(normd.AwaitReady());
+  auto stub = normd.Connect();
+  grpc::ClientContext context;
+  auto stream = stub->NormalizeStream(&context);
+  norm::v1::StreamRequest request;
+  *request.mutable_forward() = CanaryRequest();
+  norm::v1::StreamResponse response;
+  ASSERT_TRUE(stream->Write(request) && stream->Read(&response));
+  normd.Signal(SIGTERM);
+  ASSERT_TRUE(Await([&] { return absl::StrContains(normd.output(), "draining"); }));
+  EXPECT_TRUE(Canary(*stub).ok());
+  EXPECT_FALSE(stream->Read(&response));
+  EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(normd.Wait(), 0);
+}
+
+TEST(NormdProcessTest, SecondSignalEndsItAtOnce) {
+  NormdProcess normd({"--drain_delay=1h"});
+  ASSERT_TRUE(normd.AwaitReady());
+  normd.Signal(SIGTERM);
+  ASSERT_TRUE(Await([&] { return absl::StrContains(normd.output(), "draining"); }));
+  normd.Signal(SIGTERM);
+  EXPECT_EQ(normd.Wait(), 128 + SIGTERM);
+}
+
+TEST(NormdProcessTest, BadSettingsAreOneLineAndExitTwo) {
+  for (const char* flag : {"--slots=0", "--listen=nowhere", "--no_such_flag", "--flagfile=/none"}) {
+    NormdProcess normd({flag});
+    EXPECT_EQ(normd.Wait(), 2) << flag;
+    const std::string output = normd.output();
+    EXPECT_THAT(output, testing::StartsWith("normd: "));
+    EXPECT_EQ(std::count(output.begin(), output.end(), '\n'), 1) << output;
+  }
+}
+
+TEST(NormdProcessTest, BusyPortsAreNamedAndExitOne) {
+  NormdProcess first({});
+  ASSERT_TRUE(first.AwaitReady());
+  for (const auto& [flag, which] :
+       {std::pair{"--listen=", "grpc"}, {"--metrics_listen=", "metrics"}}) {
+    NormdProcess second({"--log_level=error", flag + first.Address(which)});
+    EXPECT_EQ(second.Wait(), 1);
+    const std::string output = second.output();
+    EXPECT_THAT(output, HasSubstr(first.Address(which)));
+    EXPECT_EQ(std::count(output.begin(), output.end(), '\n'), 1) << output;
+  }
+  auto stub = first.Connect();
+  EXPECT_TRUE(Canary(*stub).ok());
+}
+
+TEST(NormdProcessTest, HelpAndVersionExitZero) {
+  NormdProcess help({"--help"});
+  EXPECT_EQ(help.Wait(), 0);
+  EXPECT_THAT(help.output(), HasSubstr("--max_message_bytes"));
+  NormdProcess version({"--version"});
+  EXPECT_EQ(version.Wait(), 0);
+  EXPECT_THAT(version.output(), testing::StartsWith("normd "));
+}
+
+}  // namespace
+}  // namespace norm::server

@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# Installs what is missing, builds with warnings as errors, and runs every test that this machine can run. Ends with CTest's
+# summary; fails when a test fails or none ran. Environment: BUILD_DIR (default build/ci), NORM_CUDA=OFF.
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+build=${BUILD_DIR:-$root/build/ci}
+export NORM_CUDA_ARCHITECTURES=${NORM_CUDA_ARCHITECTURES:-90-real}
+
+"$root/deploy/install-deps.sh" --test
+"$root/deploy/build.sh" "$build" -DNORM_WARNINGS_AS_ERRORS=ON
+
+selection=()
+gpu_tests=$(ctest --test-dir "$build" -N -L '^gpu$' | sed -n 's/^Total Tests: //p')
+if nvidia-smi -L >/dev/null 2>&1; then
+  echo "run.sh: a GPU is here: its ${gpu_tests} tests run too"
+else
+  selection=(-LE '^gpu$')
+  echo
+  echo "***************************************************************************************"
+  if ((gpu_tests > 0)); then
+    echo "run.sh: SKIPPED: ${gpu_tests} tests labelled gpu: no NVIDIA GPU on this machine."
+  elif grep -q '^NORM_CUDA:.*=OFF' "$build/CMakeCache.txt"; then
+    echo "run.sh: SKIPPED: all tests labelled gpu: built without CUDA."
+  else
+    echo "run.sh: SKIPPED: no tests labelled gpu are in this build."
+  fi
+  echo "run.sh: tests/run_gpu.sh in the bundle (deploy/bundle.sh) runs them on a machine with a GPU."
+  echo "***************************************************************************************"
+fi
+echo
+exec ctest --test-dir "$build" --output-on-failure --no-tests=error -j "$(nproc)" "${selection[@]}"

@@ -1,0 +1,94 @@
+#!/usr/bin/env bash
+# Runs inside the bundle on a machine with an NVIDIA GPU: every gpu-labelled test program, the real inputs against a live
+# normd, the soak, and compute-sanitizer over the kernel tests. Ends with a short table. Exit 0 only if every row is ok.
+# Usage: run_gpu.sh [quick|full]   (default full; quick shortens the soak and the sanitizers)
+# Environment: LOG_DIR (default: logs beside the bundle's bin), SANITIZER_FILTER (GoogleTest filter for the sanitizers).
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+mode=${1:-full}
+case "$mode" in
+  quick)
+    soak_seconds=15 sanitizer_limit=150 sanitizer_tools=(memcheck racecheck)
+    sanitizer_filter='*Aliasing*:*FieldCase*:*Determinism*-*Million*'
+    ;;
+  full)
+    # Tests of gigabytes and of millions of rows would take hours under a sanitizer.
+    soak_seconds=60 sanitizer_limit=900 sanitizer_tools=(memcheck racecheck initcheck synccheck)
+    sanitizer_filter='*-*LargeTensors*:*Million*'
+    ;;
+  *)
+    echo "usage: run_gpu.sh [quick|full]" >&2
+    exit 2
+    ;;
+esac
+cd "$root"
+logs=${LOG_DIR:-$root/logs}
+mkdir -p "$logs"
+
+if ! nvidia-smi -L; then
+  echo "run_gpu.sh: no NVIDIA GPU here" >&2
+  exit 1
+fi
+
+rows=()
+failed=0
+# step NAME LIMIT_SECONDS COMMAND...: runs, logs, notes a row.
+step() {
+  local name=$1 limit=$2 start=$SECONDS status=0 detail
+  shift 2
+  timeout "$limit" "$@" >"$logs/$name.log" 2>&1 || status=$?
+  detail=$(grep -aE '^\[  PASSED  \]|[0-9]+ passed, [0-9]+ failed|ERROR SUMMARY' "$logs/$name.log" | tail -n 1 || true)
+  if ((status == 0)); then
+    rows+=("$(printf '%-44s ok      %5d s  %s' "$name" $((SECONDS - start)) "$detail")")
+  else
+    ((status == 124)) && detail="timed out after $limit s"
+    failed=$((failed + 1))
+    rows+=("$(printf '%-44s FAILED  %5d s  exit %d %s' "$name" $((SECONDS - start)) "$status" "$detail")")
+    echo "---- $name (exit $status), the end of its log:"
+    tail -n 25 "$logs/$name.log"
+  fi
+}
+
+programs=()
+while IFS= read -r program; do [[ -n $program ]] && programs+=("$program"); done <tests/gpu_programs.txt
+for program in "${programs[@]}"; do
+  case "$program" in
+    *_bench | normbench | *_soak) ;;
+    *) step "$program" 900 "bin/$program" ;;
+  esac
+done
+
+# shellcheck disable=SC2016  # expanded by the inner shell
+step real_inputs 300 deploy/with-normd.sh bin/normd --device=cuda -- \
+  sh -c 'bin/normctl info --server "$NORMD_SERVER" && bin/normctl verify tests/data/manifest.json --server "$NORMD_SERVER"'
+
+for program in "${programs[@]}"; do
+  if [[ $program == *_soak ]]; then
+    step "$program" $((soak_seconds + 120)) deploy/with-normd.sh bin/normd --device=cuda -- \
+      sh -c "bin/$program --server=\"\$NORMD_SERVER\" --pid=\"\$NORMD_PID\" --seconds=$soak_seconds"
+  fi
+done
+
+sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null || true)
+if [[ -z $sanitizer ]]; then
+  failed=$((failed + 1))
+  rows+=("compute-sanitizer                            FAILED  not found")
+else
+  while IFS= read -r program; do
+    for tool in "${sanitizer_tools[@]}"; do
+      step "$program.$tool" "$sanitizer_limit" "$sanitizer" --tool "$tool" --error-exitcode 9 --report-api-errors no \
+        "bin/$program" --gtest_filter="${SANITIZER_FILTER:-$sanitizer_filter}"
+    done
+  done <tests/kernel_programs.txt
+fi
+
+if [[ -s $logs/real_inputs.log ]]; then
+  echo
+  cat "$logs/real_inputs.log"
+fi
+echo
+printf '%s\n' "${rows[@]}"
+echo
+echo "$((${#rows[@]} - failed)) passed, $failed failed"
+((failed == 0))
