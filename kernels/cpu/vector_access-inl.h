@@ -1,4 +1,4 @@
-// Loads and stores of every element type as vectors of double, for one Highway target per
+// Loads and stores of every element type as vectors of double or float, for one Highway target per
 // inclusion.
 #if defined(NORM_CPU_VECTOR_ACCESS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef NORM_CPU_VECTOR_ACCESS_INL_H_
@@ -7,8 +7,9 @@
 #define NORM_CPU_VECTOR_ACCESS_INL_H_
 #endif
 
+#include <algorithm>
 #include <cstdint>
-#include <cstring>
+#include <type_traits>
 
 #include "cpu/element.h"
 #include "hwy/highway.h"
@@ -19,7 +20,8 @@ namespace norm::internal::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 using DoubleTag = hn::ScalableTag<double>;
-using FloatTag = hn::Rebind<float, DoubleTag>;  // as many lanes as DoubleTag
+using HalfFloatTag = hn::Rebind<float, DoubleTag>;  // as many lanes as DoubleTag
+using FloatTag = hn::ScalableTag<float>;
 using DoubleVector = hn::Vec<DoubleTag>;
 using FloatVector = hn::Vec<FloatTag>;
 
@@ -32,34 +34,86 @@ inline constexpr bool kHasF16 = false;
 
 HWY_INLINE int64_t Lanes() { return static_cast<int64_t>(hn::Lanes(DoubleTag())); }
 
-HWY_INLINE FloatVector LoadFloats(const float* from) { return hn::LoadU(FloatTag(), from); }
+/// Loads and stores of whole vectors, through the caches, at any address.
+struct Whole {
+  template <class D, typename T>
+  HWY_INLINE hn::Vec<D> Load(D d, const T* from) const {
+    return hn::LoadU(d, from);
+  }
+  template <class D, typename T>
+  HWY_INLINE void Store(hn::Vec<D> values, D d, T* to) const {
+    hn::StoreU(values, d, to);
+  }
+};
 
-HWY_INLINE FloatVector LoadFloats(const BFloat16* from) {
-  const hn::Rebind<uint16_t, FloatTag> d16;
-  const hn::Rebind<uint32_t, FloatTag> d32;
-  const auto bits = hn::LoadU(d16, reinterpret_cast<const uint16_t*>(from));
-  return hn::BitCast(FloatTag(), hn::ShiftLeft<16>(hn::PromoteTo(d32, bits)));
+/// Stores of 16 bytes or more past the caches, to an address aligned to the stored vector.
+struct Streamed {
+  template <class D, typename T>
+  HWY_INLINE void Store(hn::Vec<D> values, D d, T* to) const {
+    hn::Stream(values, d, to);
+  }
+};
+
+/// Loads and stores of the first `count` lanes; other lanes load as zero. Needs kHasMaskedAccess.
+struct Masked {
+  size_t count;
+
+  template <class D, typename T>
+  HWY_INLINE hn::Vec<D> Load(D d, const T* from) const {
+    return hn::MaskedLoad(hn::FirstN(d, count), d, from);
+  }
+  template <class D, typename T>
+  HWY_INLINE void Store(hn::Vec<D> values, D d, T* to) const {
+    hn::BlendedStore(values, hn::FirstN(d, count), d, to);
+  }
+};
+
+// Masked accesses of 16-bit elements that touch no byte of a masked lane.
+#if HWY_TARGET == HWY_AVX3
+inline constexpr bool kHasMaskedAccess = true;
+#else
+inline constexpr bool kHasMaskedAccess = false;
+#endif
+
+template <class Mode, class D>
+HWY_INLINE hn::Vec<D> LoadFloats(Mode mode, D d, const float* from) {
+  return mode.Load(d, from);
 }
 
-HWY_INLINE FloatVector LoadFloats(const Half* from) {
+template <class Mode, class D>
+HWY_INLINE hn::Vec<D> LoadFloats(Mode mode, D d, const BFloat16* from) {
+  const hn::Rebind<uint16_t, D> d16;
+  const hn::Rebind<uint32_t, D> d32;
+  const auto bits = mode.Load(d16, reinterpret_cast<const uint16_t*>(from));
+  return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(d32, bits)));
+}
+
+template <class Mode, class D>
+HWY_INLINE hn::Vec<D> LoadFloats(Mode mode, D d, const Half* from) {
   if constexpr (kHasF16) {
-    const hn::Rebind<hwy::float16_t, FloatTag> d16;
-    return hn::PromoteTo(FloatTag(), hn::LoadU(d16, reinterpret_cast<const hwy::float16_t*>(from)));
+    const hn::Rebind<hwy::float16_t, D> d16;
+    const hn::Rebind<uint16_t, D> u16;
+    const auto bits = mode.Load(u16, reinterpret_cast<const uint16_t*>(from));
+    return hn::PromoteTo(d, hn::BitCast(d16, bits));
   } else {
-    HWY_ALIGN float floats[hn::MaxLanes(FloatTag())];
-    for (size_t i = 0; i < hn::Lanes(FloatTag()); ++i) {
+    HWY_ALIGN float floats[hn::MaxLanes(d)];
+    for (size_t i = 0; i < hn::Lanes(d); ++i) {
       floats[i] = ToFloat(from[i]);
     }
-    return hn::Load(FloatTag(), floats);
+    return hn::Load(d, floats);
   }
 }
 
-HWY_INLINE void StoreFloats(FloatVector values, float* to) { hn::StoreU(values, FloatTag(), to); }
+template <class Mode, class D>
+HWY_INLINE void StoreFloats(Mode mode, D d, hn::Vec<D> values, float* to) {
+  mode.Store(values, d, to);
+}
 
-HWY_INLINE void StoreFloats(FloatVector values, BFloat16* to) {
-  const hn::Rebind<uint16_t, FloatTag> d16;
-  const hn::Rebind<uint32_t, FloatTag> d32;
-  const hn::Rebind<int32_t, FloatTag> s32;
+template <class Mode, class D>
+HWY_INLINE void StoreFloats(Mode mode, D d, hn::Vec<D> values, BFloat16* to) {
+  const hn::Rebind<uint16_t, D> d16;
+  const hn::Rebind<uint32_t, D> d32;
+  const hn::Rebind<int32_t, D> s32;
   const auto bits = hn::BitCast(d32, values);
   const auto high = hn::ShiftRight<16>(bits);
   const auto odd = hn::And(high, hn::Set(d32, 1));
@@ -67,42 +121,49 @@ HWY_INLINE void StoreFloats(FloatVector values, BFloat16* to) {
   const auto quiet = hn::Or(high, hn::Set(d32, 0x40));
   const auto is_nan = hn::RebindMask(d32, hn::IsNaN(values));
   const auto result = hn::IfThenElse(is_nan, quiet, rounded);
-  hn::StoreU(hn::DemoteTo(d16, hn::BitCast(s32, result)), d16, reinterpret_cast<uint16_t*>(to));
+  mode.Store(hn::DemoteTo(d16, hn::BitCast(s32, result)), d16, reinterpret_cast<uint16_t*>(to));
 }
 
-HWY_INLINE void StoreFloats(FloatVector values, Half* to) {
+template <class Mode, class D>
+HWY_INLINE void StoreFloats(Mode mode, D d, hn::Vec<D> values, Half* to) {
   if constexpr (kHasF16) {
-    const hn::Rebind<hwy::float16_t, FloatTag> d16;
-    hn::StoreU(hn::DemoteTo(d16, values), d16, reinterpret_cast<hwy::float16_t*>(to));
+    const hn::Rebind<hwy::float16_t, D> d16;
+    const hn::Rebind<uint16_t, D> u16;
+    mode.Store(hn::BitCast(u16, hn::DemoteTo(d16, values)), u16, reinterpret_cast<uint16_t*>(to));
   } else {
-    HWY_ALIGN float floats[hn::MaxLanes(FloatTag())];
-    hn::Store(values, FloatTag(), floats);
-    for (size_t i = 0; i < hn::Lanes(FloatTag()); ++i) {
+    HWY_ALIGN float floats[hn::MaxLanes(d)];
+    hn::Store(values, d, floats);
+    for (size_t i = 0; i < hn::Lanes(d); ++i) {
       to[i] = ToHalf(floats[i]);
     }
   }
 }
 
-template <typename T>
-HWY_INLINE DoubleVector LoadVector(const T* from) {
-  return hn::PromoteTo(DoubleTag(), LoadFloats(from));
+template <class Mode, typename T>
+HWY_INLINE DoubleVector LoadVector(Mode mode, const T* from) {
+  return hn::PromoteTo(DoubleTag(), LoadFloats(mode, HalfFloatTag(), from));
 }
-HWY_INLINE DoubleVector LoadVector(const double* from) { return hn::LoadU(DoubleTag(), from); }
+template <class Mode>
+HWY_INLINE DoubleVector LoadVector(Mode mode, const double* from) {
+  return mode.Load(DoubleTag(), from);
+}
 
-template <typename T>
-HWY_INLINE void StoreVector(DoubleVector values, T* to) {
-  StoreFloats(hn::DemoteTo(FloatTag(), values), to);
+template <class Mode, typename T>
+HWY_INLINE void StoreVector(Mode mode, DoubleVector values, T* to) {
+  const HalfFloatTag d;
+  StoreFloats(mode, d, hn::DemoteTo(d, values), to);
 }
-HWY_INLINE void StoreVector(DoubleVector values, double* to) {
-  hn::StoreU(values, DoubleTag(), to);
+template <class Mode>
+HWY_INLINE void StoreVector(Mode mode, DoubleVector values, double* to) {
+  mode.Store(values, DoubleTag(), to);
 }
 
 /// Rounds each lane to T and back.
 template <typename T>
 HWY_INLINE DoubleVector RoundTo(DoubleVector values) {
   T rounded[hn::MaxLanes(DoubleTag())];
-  StoreVector(values, rounded);
-  return LoadVector(rounded);
+  StoreVector(Whole(), values, rounded);
+  return LoadVector(Whole(), rounded);
 }
 template <>
 HWY_INLINE DoubleVector RoundTo<double>(DoubleVector values) {
@@ -110,22 +171,38 @@ HWY_INLINE DoubleVector RoundTo<double>(DoubleVector values) {
 }
 template <>
 HWY_INLINE DoubleVector RoundTo<float>(DoubleVector values) {
-  return hn::PromoteTo(DoubleTag(), hn::DemoteTo(FloatTag(), values));
+  return hn::PromoteTo(DoubleTag(), hn::DemoteTo(HalfFloatTag(), values));
 }
 
 /// Access to all lanes at an address.
 struct FullVector {
   template <typename T>
   HWY_INLINE DoubleVector Load(const T* from) const {
-    return LoadVector(from);
+    return LoadVector(Whole(), from);
   }
   template <typename T>
   HWY_INLINE void Store(DoubleVector values, T* to) const {
-    StoreVector(values, to);
+    StoreVector(Whole(), values, to);
+  }
+  template <typename T>
+  HWY_INLINE FloatVector LoadF32(const T* from) const {
+    return LoadFloats(Whole(), FloatTag(), from);
   }
   /// Zeroes the lanes that hold no element.
   HWY_INLINE DoubleVector Mask(DoubleVector values) const { return values; }
 };
+
+/// Rounds each lane to T and back.
+template <typename T>
+HWY_INLINE FloatVector RoundFloatsTo(FloatVector values) {
+  T rounded[hn::MaxLanes(FloatTag())];
+  StoreFloats(Whole(), FloatTag(), values, rounded);
+  return LoadFloats(Whole(), FloatTag(), rounded);
+}
+template <>
+HWY_INLINE FloatVector RoundFloatsTo<float>(FloatVector values) {
+  return values;
+}
 
 /// Access to the first `count` elements only; other lanes load as zero and are not stored.
 struct PartialVector {
@@ -133,18 +210,42 @@ struct PartialVector {
 
   template <typename T>
   HWY_INLINE DoubleVector Load(const T* from) const {
-    T padded[hn::MaxLanes(DoubleTag())] = {};
-    for (int64_t i = 0; i < count; ++i) {
-      padded[i] = from[i];
+    if constexpr (kHasMaskedAccess) {
+      return LoadVector(Masked{static_cast<size_t>(count)}, from);
+    } else {
+      T padded[hn::MaxLanes(DoubleTag())] = {};
+      std::copy_n(from, count, padded);
+      return LoadVector(Whole(), padded);
     }
-    return LoadVector(padded);
   }
   template <typename T>
   HWY_INLINE void Store(DoubleVector values, T* to) const {
-    T padded[hn::MaxLanes(DoubleTag())];
-    StoreVector(values, padded);
-    for (int64_t i = 0; i < count; ++i) {
-      to[i] = padded[i];
+    if constexpr (kHasMaskedAccess) {
+      StoreVector(Masked{static_cast<size_t>(count)}, values, to);
+    } else {
+      T padded[hn::MaxLanes(DoubleTag())];
+      StoreVector(Whole(), values, padded);
+      std::copy_n(padded, count, to);
+    }
+  }
+  template <typename T>
+  HWY_INLINE FloatVector LoadF32(const T* from) const {
+    if constexpr (kHasMaskedAccess) {
+      return LoadFloats(Masked{static_cast<size_t>(count)}, FloatTag(), from);
+    } else {
+      T padded[hn::MaxLanes(FloatTag())] = {};
+      std::copy_n(from, count, padded);
+      return LoadFloats(Whole(), FloatTag(), padded);
+    }
+  }
+  template <typename T>
+  HWY_INLINE void StoreF32(FloatVector values, T* to) const {
+    if constexpr (kHasMaskedAccess) {
+      StoreFloats(Masked{static_cast<size_t>(count)}, FloatTag(), values, to);
+    } else {
+      T padded[hn::MaxLanes(FloatTag())];
+      StoreFloats(Whole(), FloatTag(), values, padded);
+      std::copy_n(padded, count, to);
     }
   }
   HWY_INLINE DoubleVector Mask(DoubleVector values) const {

@@ -17,6 +17,14 @@ __device__ inline double ReciprocalDeviation(double variance, double eps) {
   return 1.0 / sqrt(variance + eps);
 }
 
+/// A mean in f64 as a pair of type C: what C cannot hold of it is left in the second. Nothing for
+/// f64.
+template <typename C>
+__device__ void SplitMean(double mean, C& high, C& low) {
+  high = static_cast<C>(mean);
+  low = static_cast<C>(mean - static_cast<double>(high));
+}
+
 /// Count, mean and sum of squared deviations of a set of values.
 struct Moments {
   double count;

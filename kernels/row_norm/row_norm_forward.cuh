@@ -7,11 +7,14 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
+#include "primitives/compensated_sum.cuh"
 #include "primitives/element_access.cuh"
 #include "primitives/moments.cuh"
 #include "primitives/row_reduce.cuh"
 #include "row_norm/row_norm_device.h"
+#include "row_norm/row_norm_streaming.cuh"
 
 namespace norm_device {
 
@@ -86,7 +89,7 @@ __global__ void __launch_bounds__(Row::kSharesBlock ? kWarpRowThreads : kMaxBloc
   using X = typename Pair::Activation;
   using C = ComputeOf<X>;
   constexpr int kGranules = kElements / V;
-  __shared__ typename Row::template Scratch<C> scratch;
+  __shared__ typename Row::Scratch scratch;
   Row owner;
   const ForwardEpilogue<Pair, kKind, V> epilogue(p);
   const int hidden_size = static_cast<int>(p.hidden_size);
@@ -107,26 +110,31 @@ __global__ void __launch_bounds__(Row::kSharesBlock ? kWarpRowThreads : kMaxBloc
     C mean = 0;
     C mean_correction = 0;
     if (kKind == RowKind::kLayer) {
-      C sum[1] = {C(0)};
+      ExactSum<C> sum;
 #pragma unroll
       for (int g = 0; g < kGranules; ++g) {
 #pragma unroll
-        for (int i = 0; i < V; ++i) sum[0] += x[g].Wide(i);
+        for (int i = 0; i < V; ++i) sum.Add(x[g].Wide(i));
       }
+      const double thread_sum[1] = {sum.Total()};
       double total[1];
-      owner.template Sum<C>(sum, total, scratch);
-      mean = static_cast<C>(total[0] * share);
+      owner.template Sum<double>(thread_sum, total, scratch);
+      SplitMean(total[0] * share, mean, mean_correction);
 
-      C deviation[1] = {C(0)};
+      if constexpr (std::is_same_v<C, double>) {
+        // f64 has no wider type to add up in: the mean of the deviations corrects it.
+        ExactSum<C> deviation;
 #pragma unroll
-      for (int g = 0; g < kGranules; ++g) {
-        if ((g * owner.threads() + owner.thread()) * V < hidden_size) {
+        for (int g = 0; g < kGranules; ++g) {
+          if ((g * owner.threads() + owner.thread()) * V < hidden_size) {
 #pragma unroll
-          for (int i = 0; i < V; ++i) deviation[0] += x[g].Wide(i) - mean;
+            for (int i = 0; i < V; ++i) deviation.Add(x[g].Wide(i) - mean);
+          }
         }
+        const double thread_deviation[1] = {deviation.Total()};
+        owner.template Sum<double>(thread_deviation, total, scratch);
+        mean_correction = total[0] * share;
       }
-      owner.template Sum<C>(deviation, total, scratch);
-      mean_correction = static_cast<C>(total[0] * share);
     }
 
     C squares[1] = {C(0)};
@@ -169,7 +177,7 @@ __global__ void __launch_bounds__(kMaxBlockRowThreads)
     RowForwardStreaming(const RowForwardParams p) {
   using X = typename Pair::Activation;
   using C = ComputeOf<X>;
-  __shared__ BlockRow::Scratch<double> scratch;
+  __shared__ BlockRow::Scratch scratch;
   BlockRow owner;
   const ForwardEpilogue<Pair, kKind, V> epilogue(p);
   const double share = 1.0 / static_cast<double>(p.hidden_size);
@@ -184,41 +192,22 @@ __global__ void __launch_bounds__(kMaxBlockRowThreads)
     C mean = 0;
     C mean_correction = 0;
     C variance = 0;
-    // Threads add many values up: in f64, so that equal values do not drift.
+    // Threads add many values up: exactly or in f64, so that equal values do not drift.
     if (kKind == RowKind::kLayer) {
-      double sum[1] = {0.0};
+      ExactSum<C> sum;
       for (int64_t column = first; column < p.hidden_size; column += step) {
         const Granule<X, V> x = LoadInput<X, V>(p, row_offset + column);
 #pragma unroll
-        for (int i = 0; i < V; ++i) sum[0] += static_cast<double>(x.Wide(i));
+        for (int i = 0; i < V; ++i) sum.Add(x.Wide(i));
       }
+      const double thread_sum[1] = {sum.Total()};
       double total[1];
-      owner.template Sum<double>(sum, total, scratch);
-      mean = static_cast<C>(total[0] * share);
-
-      // The mean is within half an ulp: its correction is no larger than the deviation, and taking
-      // its square off costs no precision.
-      double moments[2] = {0.0, 0.0};
-      for (int64_t column = first; column < p.hidden_size; column += step) {
-        const Granule<X, V> x = LoadGranule<X, V>(input + row_offset + column, p.aligned);
-        C deviation_sum = 0;
-        C square_sum = 0;
-#pragma unroll
-        for (int i = 0; i < V; ++i) {
-          const C deviation = x.Wide(i) - mean;
-          deviation_sum += deviation;
-          square_sum = fma(deviation, deviation, square_sum);
-        }
-        moments[0] += static_cast<double>(deviation_sum);
-        moments[1] += static_cast<double>(square_sum);
-      }
-      double totals[2];
-      owner.template Sum<double>(moments, totals, scratch);
-      const double correction = totals[0] * share;
-      mean_correction = static_cast<C>(correction);
-      double square_mean = totals[1] * share;
-      if (!isnan(square_mean)) square_mean = fmax(square_mean - correction * correction, 0.0);
-      variance = static_cast<C>(square_mean);
+      owner.template Sum<double>(thread_sum, total, scratch);
+      SplitMean(total[0] * share, mean, mean_correction);
+      const StreamedMoments moments = StreamMoments<X, V>(
+          owner, scratch, input + row_offset, p.hidden_size, p.aligned, mean, mean_correction);
+      variance = static_cast<C>(moments.variance);
+      if (std::is_same_v<C, double>) mean_correction = static_cast<C>(moments.deviation);
     } else {
       double squares[1] = {0.0};
       for (int64_t column = first; column < p.hidden_size; column += step) {
@@ -257,6 +246,8 @@ const void* SelectRowForward(RowMethod method) {
     case RowMethod::kWarpRegisters:
       return reinterpret_cast<const void*>(
           &RowForwardRegisters<Pair, kKind, V, kNarrowRowElements, WarpRow>);
+    case RowMethod::kWarpWide:
+      return reinterpret_cast<const void*>(&RowForwardRegisters<Pair, kKind, V, kWide, WarpRow>);
     case RowMethod::kBlockNarrow:
       return reinterpret_cast<const void*>(
           &RowForwardRegisters<Pair, kKind, V, kNarrowRowElements, BlockRow>);

@@ -51,8 +51,8 @@ std::shared_ptr<std::byte> AllocateSmall(int64_t bytes) {
 std::shared_ptr<std::byte> MapHugePages(int64_t bytes) {
   const auto alignment = static_cast<size_t>(kHugePageBytes);
   const size_t size = (static_cast<size_t>(bytes) + alignment - 1) / alignment * alignment;
-  void* mapped = mmap(nullptr, size + alignment, PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* mapped =
+      mmap(nullptr, size + alignment, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapped == MAP_FAILED) {
     return nullptr;
   }

@@ -11,6 +11,14 @@ using Real = long double;
 struct ChannelMoments {
   std::vector<Real> mean;
   std::vector<Real> var;  // biased
+
+  std::vector<Real> Rstd(double eps) const {
+    std::vector<Real> rstd;
+    for (Real v : var) {
+      rstd.push_back(1 / std::sqrt(v + static_cast<Real>(eps)));
+    }
+    return rstd;
+  }
 };
 
 size_t ChannelOf(const ChannelShape& shape, size_t index) {
@@ -31,6 +39,15 @@ ChannelMoments BatchMoments(const ChannelShape& shape, const std::vector<double>
   for (Real& mean : moments.mean) {
     mean /= count;
   }
+  // What the rounding of long sums left: large means of f64 data need it.
+  std::vector<Real> left(channels);
+  for (size_t i = 0; i < x.size(); ++i) {
+    const size_t c = ChannelOf(shape, i);
+    left[c] += x[i] - moments.mean[c];
+  }
+  for (size_t c = 0; c < channels; ++c) {
+    moments.mean[c] += left[c] / count;
+  }
   for (size_t i = 0; i < x.size(); ++i) {
     const size_t c = ChannelOf(shape, i);
     moments.var[c] += (x[i] - moments.mean[c]) * (x[i] - moments.mean[c]);
@@ -45,8 +62,6 @@ ChannelMoments RunningMoments(const std::vector<double>& mean, const std::vector
   return {std::vector<Real>(mean.begin(), mean.end()), std::vector<Real>(var.begin(), var.end())};
 }
 
-Real Rstd(Real var, double eps) { return 1 / std::sqrt(var + static_cast<Real>(eps)); }
-
 }  // namespace
 
 BatchNormResult BatchNormForward(const BatchNormProblem& problem) {
@@ -55,11 +70,12 @@ BatchNormResult BatchNormForward(const BatchNormProblem& problem) {
   const ChannelMoments moments = training
                                      ? BatchMoments(shape, problem.x)
                                      : RunningMoments(problem.running_mean, problem.running_var);
+  const std::vector<Real> rstd = moments.Rstd(problem.eps);
   BatchNormResult result;
   const Real count = static_cast<Real>(shape.batch * shape.spatial);
   for (size_t c = 0; c < static_cast<size_t>(shape.channels); ++c) {
     result.mean.push_back(static_cast<double>(moments.mean[c]));
-    result.rstd.push_back(static_cast<double>(Rstd(moments.var[c], problem.eps)));
+    result.rstd.push_back(static_cast<double>(rstd[c]));
     if (!training || problem.running_mean.empty()) {
       continue;
     }
@@ -79,7 +95,7 @@ BatchNormResult BatchNormForward(const BatchNormProblem& problem) {
   result.y_magnitude.reserve(problem.x.size());
   for (size_t i = 0; i < problem.x.size(); ++i) {
     const size_t c = ChannelOf(shape, i);
-    Real value = (problem.x[i] - moments.mean[c]) * Rstd(moments.var[c], problem.eps);
+    Real value = (problem.x[i] - moments.mean[c]) * rstd[c];
     if (!problem.weight.empty()) {
       value *= problem.weight[c];
     }
@@ -97,11 +113,12 @@ BatchNormGradients BatchNormBackward(const BatchNormGradientProblem& problem) {
   const ChannelMoments moments = training
                                      ? BatchMoments(shape, problem.x)
                                      : RunningMoments(problem.running_mean, problem.running_var);
+  const std::vector<Real> rstd = moments.Rstd(problem.eps);
   const Real count = static_cast<Real>(shape.batch * shape.spatial);
   std::vector<Real> dweight(channels), dbias(channels);
   std::vector<Real> dweight_magnitude(channels), dbias_magnitude(channels), largest_dy(channels);
   const auto normalized = [&](size_t i, size_t c) {
-    return (problem.x[i] - moments.mean[c]) * Rstd(moments.var[c], problem.eps);
+    return (problem.x[i] - moments.mean[c]) * rstd[c];
   };
   for (size_t i = 0; i < problem.x.size(); ++i) {
     const size_t c = ChannelOf(shape, i);
@@ -122,12 +139,11 @@ BatchNormGradients BatchNormBackward(const BatchNormGradientProblem& problem) {
       value -= dbias[c] / count + normalized(i, c) * dweight[c] / count;
     }
     const Real weight = problem.weight.empty() ? 1.0 : problem.weight[c];
-    result.dx.push_back(static_cast<double>(weight * Rstd(moments.var[c], problem.eps) * value));
+    result.dx.push_back(static_cast<double>(weight * rstd[c] * value));
   }
   for (size_t c = 0; c < channels; ++c) {
     const Real weight = problem.weight.empty() ? 1.0 : problem.weight[c];
-    result.dx_magnitude.push_back(
-        static_cast<double>(std::fabs(weight) * Rstd(moments.var[c], problem.eps) * largest_dy[c]));
+    result.dx_magnitude.push_back(static_cast<double>(std::fabs(weight) * rstd[c] * largest_dy[c]));
   }
   result.dweight.assign(dweight.begin(), dweight.end());
   result.dweight_magnitude.assign(dweight_magnitude.begin(), dweight_magnitude.end());

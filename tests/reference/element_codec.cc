@@ -33,11 +33,15 @@ Layout LayoutOf(Format format) {
   return {};
 }
 
+/// 2^exponent, for normal results.
+double PowerOfTwo(int exponent) {
+  return std::bit_cast<double>(static_cast<uint64_t>(exponent + 1023) << 52);
+}
+
+/// Exponent of the last bit that `format` keeps of a finite `value`.
 int QuantumExponent(const Layout& layout, double value) {
-  if (value == 0.0) {
-    return layout.min_quantum_exponent();
-  }
-  return std::max(std::ilogb(value) - layout.fraction_bits, layout.min_quantum_exponent());
+  const int biased = static_cast<int>(std::bit_cast<uint64_t>(value) >> 52) & 0x7FF;
+  return std::max(biased - 1023 - layout.fraction_bits, layout.min_quantum_exponent());
 }
 
 }  // namespace
@@ -62,10 +66,10 @@ double DecodeBits(Format format, uint64_t bits) {
                          : sign * std::numeric_limits<double>::infinity();
   }
   if (exponent == 0) {
-    return sign * std::ldexp(static_cast<double>(fraction), layout.min_quantum_exponent());
+    return sign * static_cast<double>(fraction) * PowerOfTwo(layout.min_quantum_exponent());
   }
   const double significand = static_cast<double>(fraction + (uint64_t{1} << layout.fraction_bits));
-  return sign * std::ldexp(significand, exponent - layout.bias() - layout.fraction_bits);
+  return sign * significand * PowerOfTwo(exponent - layout.bias() - layout.fraction_bits);
 }
 
 uint64_t EncodeBits(Format format, double value) {
@@ -83,8 +87,8 @@ uint64_t EncodeBits(Format format, double value) {
     return sign | infinity;
   }
   const int quantum = QuantumExponent(layout, value);
-  // Ties to even is the default rounding mode; the scaling is exact.
-  const double units = std::nearbyint(std::ldexp(std::fabs(value), -quantum));
+  // The scaling is exact. Adding 2^52 leaves no fraction bits: the sum is rounded, ties to even.
+  const double units = (std::fabs(value) * PowerOfTwo(-quantum) + 0x1p52) - 0x1p52;
   // A carry into the next binade continues into the exponent field, since the fields are adjacent.
   const uint64_t above_subnormal = static_cast<uint64_t>(quantum - layout.min_quantum_exponent())
                                    << layout.fraction_bits;

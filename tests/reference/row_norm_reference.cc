@@ -22,6 +22,12 @@ RowMoments MomentsOf(RowKind kind, std::span<const double> x, double eps) {
       mean += value;
     }
     mean /= count;
+    // What the rounding of a long sum left: large means of f64 data need it.
+    Real left = 0;
+    for (double value : x) {
+      left += value - mean;
+    }
+    mean += left / count;
   }
   Real squares = 0;
   for (double value : x) {

@@ -19,6 +19,8 @@ double NarrowTolerance(Output output, DType dtype, double reference, double scal
       return one_ulp + scale * (dtype == DType::kF16 ? 0x1p-10 : 0x1p-7);
     case Output::kDx:
       return std::max(one_ulp, 5e-6 * scale + 4e-7 * floor + rounding);
+    case Output::kDParameter:
+      return std::max(one_ulp, 1e-6 * scale + 1e-7 * floor + rounding);
     default:
       return std::max(one_ulp, 1e-6 * scale + rounding);
   }
@@ -37,9 +39,21 @@ double F32Tolerance(Output output, double reference, double scale, double floor)
     case Output::kDx:
       return 5e-6 * scale + 4e-7 * floor + reference::Ulp(reference::Format::kF32, reference);
     case Output::kDParameter:
-      return 1e-6 * scale + reference::Ulp(reference::Format::kF32, reference);
+      return 1e-6 * scale + 1e-7 * floor + reference::Ulp(reference::Format::kF32, reference);
   }
   return 0.0;
+}
+
+double F64Tolerance(Output output, double scale, double floor) {
+  switch (output) {
+    case Output::kY:
+    case Output::kYRoundedFirst:
+      return 1e-12 * std::max(1.0, scale);
+    case Output::kDParameter:
+      return 1e-12 * scale + 1e-15 * floor;
+    default:
+      return 1e-12 * (scale + floor);
+  }
 }
 
 bool SameClass(double got, double want) { return std::isnan(want) ? std::isnan(got) : got == want; }
@@ -54,7 +68,7 @@ double Tolerance(Output output, DType dtype, double reference, double scale, dou
     case DType::kBF16:
       return NarrowTolerance(output, dtype, reference, scale, floor);
     case DType::kF64:
-      return 1e-12 * (output == Output::kY ? std::max(1.0, scale) : scale + floor);
+      return F64Tolerance(output, scale, floor);
   }
   return 0.0;
 }
