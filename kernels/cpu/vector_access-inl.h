@@ -25,7 +25,8 @@ using FloatTag = hn::ScalableTag<float>;
 using DoubleVector = hn::Vec<DoubleTag>;
 using FloatVector = hn::Vec<FloatTag>;
 
-// SSE2 has no f16 conversion, and Highway's substitute truncates and mistakes infinities.
+// The fallback has no f16 instructions, and the conversion that Highway puts there truncates and
+// mistakes infinities.
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
 inline constexpr bool kHasF16 = true;
 #else
