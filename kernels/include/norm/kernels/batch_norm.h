@@ -114,15 +114,9 @@ size_t BatchNormBackwardWorkspaceBytes(const BatchNormBackwardArgs& args);
 
 namespace cpu {
 
-<<<<<<< HEAD
 /// The same computations on host memory, complete on return. Bits do not depend on the number of
 /// threads. Reductions are in f64 for every dtype: squares of finite f32 and bf16 values neither
 /// overflow nor underflow, with eps = 0 too.
-=======
-/// The same computations on host memory, complete on return. Bits do not depend on the number of
-/// threads. Reductions are in f64 for every dtype: squares of finite f32 and bf16 values neither
-/// overflow nor underflow, with eps = 0 too.
->>>>>>> main
 Status BatchNormForward(const BatchNormForwardArgs& args, Workspace workspace, ThreadPool& threads);
 size_t BatchNormForwardWorkspaceBytes(const BatchNormForwardArgs& args);
 Status BatchNormBackward(const BatchNormBackwardArgs& args, Workspace workspace,

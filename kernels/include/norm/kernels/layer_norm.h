@@ -101,15 +101,9 @@ size_t LayerNormBackwardWorkspaceBytes(const LayerNormBackwardArgs& args);
 
 namespace cpu {
 
-<<<<<<< HEAD
 /// The same computations on host memory, complete on return. Bits do not depend on the number of
 /// threads. Reductions are in f64 for every dtype: squares of finite f32 and bf16 values neither
 /// overflow nor underflow, with eps = 0 too.
-=======
-/// The same computations on host memory, complete on return. Bits do not depend on the number of
-/// threads. Reductions are in f64 for every dtype: squares of finite f32 and bf16 values neither
-/// overflow nor underflow, with eps = 0 too.
->>>>>>> main
 Status LayerNormForward(const LayerNormForwardArgs& args, Workspace workspace, ThreadPool& threads);
 size_t LayerNormForwardWorkspaceBytes(const LayerNormForwardArgs& args);
 Status LayerNormBackward(const LayerNormBackwardArgs& args, Workspace workspace,
