@@ -258,6 +258,19 @@ absl::StatusOr<std::shared_ptr<std::byte>> BufferPool::Lease(int64_t bytes) {
   return core_->Lease(bytes);
 }
 
+void BufferPool::Prewarm(int64_t largest_bytes, int copies) {
+  std::vector<std::shared_ptr<std::byte>> held;
+  for (int64_t bytes = ClassBytes(0); bytes <= largest_bytes; bytes *= 2) {
+    for (int i = 0; i < copies; ++i) {
+      auto lease = Lease(bytes);
+      if (!lease.ok()) {
+        return;
+      }
+      held.push_back(*std::move(lease));
+    }
+  }
+}
+
 PoolUsage BufferPool::usage() const { return core_->usage(); }
 int64_t BufferPool::budget_bytes() const { return core_->budget_bytes(); }
 
