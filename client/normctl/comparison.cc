@@ -84,6 +84,7 @@ absl::StatusOr<std::vector<double>> Scales(const std::vector<double>& golden,
   if (kind != ToleranceScale::kTensor) {
     const double least = kind == ToleranceScale::kValue ? 1.0 : 0.0;
     std::vector<double> scales;
+    scales.reserve(golden.size());
     for (double value : golden) scales.push_back(std::max(least, std::fabs(value)));
     return scales;
   }

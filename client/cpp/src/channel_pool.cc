@@ -24,9 +24,6 @@ grpc::ChannelArguments Arguments(const ClientOptions& options, int index) {
   // Tensors do not compress, and compressing would copy them.
   arguments.SetCompressionAlgorithm(GRPC_COMPRESS_NONE);
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, kMaxFrameBytes);
-  // RetryPolicy retries. gRPC's own retry filter would hold every byte of a message until the last
-  // one is sent, and with it the memory and the progress.
-  arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
   if (options.keepalive_interval.has_value()) {
     arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS,
                      static_cast<int>(absl::ToInt64Milliseconds(*options.keepalive_interval)));
