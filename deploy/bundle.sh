@@ -31,7 +31,12 @@ while IFS= read -r program; do programs+=("$program"); done < <(
 for program in "${programs[@]}"; do
   strip -o "$bundle/bin/$(basename "$program")" "$program"
 done
-basename -a "${programs[@]:2}" >"$bundle/tests/gpu_programs.txt" 2>/dev/null || : >"$bundle/tests/gpu_programs.txt"
+# What run_gpu.sh runs, and which of it compute-sanitizer watches.
+for program in "${programs[@]:2}"; do
+  basename "$program" >>"$bundle/tests/gpu_programs.txt"
+  if [[ $program == */unit/kernels/* ]]; then basename "$program" >>"$bundle/tests/kernel_programs.txt"; fi
+done
+touch "$bundle/tests/gpu_programs.txt" "$bundle/tests/kernel_programs.txt"
 
 glibc='^(ld-linux-x86-64|libc|libm|libpthread|libdl|librt|libresolv|libutil|libnsl|libanl|libmvec|libcuda)\.so'
 for program in "$bundle"/bin/*; do

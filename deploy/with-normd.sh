@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs a command beside a normd on free ports and stops the server by SIGTERM afterwards.
 # Usage: with-normd.sh NORMD [normd flags...] -- COMMAND [arguments...]
-# COMMAND finds the addresses in NORMD_SERVER and NORMD_METRICS (host:port).
+# COMMAND finds the addresses in NORMD_SERVER and NORMD_METRICS (host:port), the process id in NORMD_PID.
 # Exit status: the command's; 1 when the server does not start or does not exit with 0.
 set -euo pipefail
 
@@ -54,7 +54,8 @@ if [[ ! -s $folder/ports ]]; then
 fi
 NORMD_SERVER=$(sed -n 's/^grpc=//p' "$folder/ports")
 NORMD_METRICS=$(sed -n 's/^metrics=//p' "$folder/ports")
-export NORMD_SERVER NORMD_METRICS
+NORMD_PID=$server
+export NORMD_SERVER NORMD_METRICS NORMD_PID
 
 result=0
 "$@" || result=$?

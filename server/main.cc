@@ -10,12 +10,12 @@
 #include "absl/time/clock.h"
 #include "server/config/command_line.h"
 #include "server/config/server_config.h"
+#include "server/config/shutdown_signals.h"
 #include "server/device/device_registry.h"
 #include "server/observability/logging.h"
 #include "server/observability/metrics.h"
 #include "server/observability/metrics_endpoint.h"
 #include "server/scheduler/batching_scheduler.h"
-#include "server/shutdown_signals.h"
 #include "server/transport/grpc_server.h"
 
 namespace norm::server {

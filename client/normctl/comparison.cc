@@ -46,12 +46,12 @@ class Groups {
   Groups(const std::vector<int64_t>& shape, ToleranceScale scale, BatchNormLayout layout) {
     if (scale == ToleranceScale::kRow) {
       divisor_ = std::max<int64_t>(shape.back(), 1);
-    } else if (layout == BatchNormLayout::kNhwc || shape.size() < 2) {
-      count_ = std::max<int64_t>(shape.back(), 1);
-    } else {
-      count_ = std::max<int64_t>(shape[1], 1);
-      for (size_t i = 2; i < shape.size(); ++i) divisor_ *= std::max<int64_t>(shape[i], 1);
+      return;
     }
+    const size_t channel =
+        layout == BatchNormLayout::kNchw && shape.size() > 1 ? 1 : shape.size() - 1;
+    count_ = std::max<int64_t>(shape[channel], 1);
+    for (size_t i = channel + 1; i < shape.size(); ++i) divisor_ *= std::max<int64_t>(shape[i], 1);
   }
 
   size_t Of(int64_t index) const { return static_cast<size_t>((index / divisor_) % count_); }
@@ -78,21 +78,15 @@ absl::StatusOr<std::vector<double>> Scales(const std::vector<double>& golden,
                                            const std::vector<int64_t>& shape, ToleranceScale kind,
                                            const std::optional<Tensor>& given,
                                            BatchNormLayout layout) {
-  std::vector<double> scales(golden.size());
-  switch (kind) {
-    case ToleranceScale::kValue:
-      std::transform(golden.begin(), golden.end(), scales.begin(),
-                     [](double v) { return std::max(1.0, std::fabs(v)); });
-      return scales;
-    case ToleranceScale::kElement:
-      std::transform(golden.begin(), golden.end(), scales.begin(),
-                     [](double v) { return std::fabs(v); });
-      return scales;
-    case ToleranceScale::kRow:
-    case ToleranceScale::kChannel:
-      return GroupScales(golden, Groups(shape, kind, layout));
-    case ToleranceScale::kTensor:
-      break;
+  if (kind == ToleranceScale::kRow || kind == ToleranceScale::kChannel) {
+    return GroupScales(golden, Groups(shape, kind, layout));
+  }
+  if (kind != ToleranceScale::kTensor) {
+    const double least = kind == ToleranceScale::kValue ? 1.0 : 0.0;
+    std::vector<double> scales;
+    scales.reserve(golden.size());
+    for (double value : golden) scales.push_back(std::max(least, std::fabs(value)));
+    return scales;
   }
   if (!given.has_value() || given->elements() != static_cast<int64_t>(golden.size())) {
     return absl::FailedPreconditionError(absl::StrCat("scale tensor of ",

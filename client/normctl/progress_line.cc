@@ -19,6 +19,7 @@ constexpr double kMebibyte = 1 << 20;
 std::string Describe(int64_t sent_bytes, int64_t total_bytes, absl::Duration elapsed) {
   const double seconds = absl::ToDoubleSeconds(elapsed);
   const double total = static_cast<double>(total_bytes) / kMebibyte;
+  if (sent_bytes == 0) return absl::StrFormat("sending %.1f MiB  %.1f s", total, seconds);
   if (sent_bytes >= total_bytes)
     return absl::StrFormat("%.1f MiB sent, waiting for the result  %.1f s", total, seconds);
   return absl::StrFormat(

@@ -37,7 +37,7 @@ template <typename X, int V, typename Owner>
 __global__ void __launch_bounds__(kBatchThreads) PlaneGradientSums(const GradientSumsParams p) {
   using C = ComputeOf<X>;
   constexpr int kGranules = kBatchTileElements / V;
-  __shared__ typename Owner::template Scratch<double> scratch;
+  __shared__ typename Owner::Scratch scratch;
   Owner owner;
   const int64_t tile_values = static_cast<int64_t>(owner.threads()) * kBatchTileElements;
   const int64_t items = p.shape.channels * p.chunks.chunks;
@@ -252,26 +252,19 @@ __global__ void __launch_bounds__(kBatchThreads) InputGradientRows(const InputGr
   }
 }
 
-template <typename X, int V>
-const void* SelectGradientSums(ChannelMajor major, ChunkOwner owner) {
-  if (major == ChannelMajor::kRows) return reinterpret_cast<const void*>(&RowGradientSums<X, V>);
-  return owner == ChunkOwner::kWarp
-             ? reinterpret_cast<const void*>(&PlaneGradientSums<X, V, WarpRow>)
-             : reinterpret_cast<const void*>(&PlaneGradientSums<X, V, BlockRow>);
-}
-
-template <typename X, int V>
-const void* SelectInputGradient(ChannelMajor major) {
-  return major == ChannelMajor::kRows ? reinterpret_cast<const void*>(&InputGradientRows<X, V>)
-                                      : reinterpret_cast<const void*>(&InputGradientPlanes<X, V>);
-}
-
 }  // namespace
 
 template <typename X>
-const void* GradientSumsKernel(ChannelMajor major, ChunkOwner owner, bool wide) {
-  return wide ? SelectGradientSums<X, kWideElements<X>>(major, owner)
-              : SelectGradientSums<X, 1>(major, owner);
+const void* GradientSumsKernel(ChannelMajor major, ChunkOwner owner, int granule) {
+  return SelectGranule<X>(major, granule, [&](auto constant) -> const void* {
+    constexpr int kV = decltype(constant)::value;
+    if (major == ChannelMajor::kRows) {
+      if constexpr (kV <= 4) return reinterpret_cast<const void*>(&RowGradientSums<X, kV>);
+    }
+    return owner == ChunkOwner::kWarp
+               ? reinterpret_cast<const void*>(&PlaneGradientSums<X, kV, WarpRow>)
+               : reinterpret_cast<const void*>(&PlaneGradientSums<X, kV, BlockRow>);
+  });
 }
 
 template <typename Pair>
@@ -280,18 +273,24 @@ const void* ChannelGradientsKernel() {
 }
 
 template <typename X>
-const void* InputGradientKernel(ChannelMajor major, bool wide) {
-  return wide ? SelectInputGradient<X, kWideElements<X>>(major) : SelectInputGradient<X, 1>(major);
+const void* InputGradientKernel(ChannelMajor major, int granule) {
+  return SelectGranule<X>(major, granule, [&](auto constant) -> const void* {
+    constexpr int kV = decltype(constant)::value;
+    if (major == ChannelMajor::kRows) {
+      if constexpr (kV <= 4) return reinterpret_cast<const void*>(&InputGradientRows<X, kV>);
+    }
+    return reinterpret_cast<const void*>(&InputGradientPlanes<X, kV>);
+  });
 }
 
-template const void* GradientSumsKernel<F32>(ChannelMajor, ChunkOwner, bool);
-template const void* GradientSumsKernel<F16>(ChannelMajor, ChunkOwner, bool);
-template const void* GradientSumsKernel<BF16>(ChannelMajor, ChunkOwner, bool);
-template const void* GradientSumsKernel<F64>(ChannelMajor, ChunkOwner, bool);
-template const void* InputGradientKernel<F32>(ChannelMajor, bool);
-template const void* InputGradientKernel<F16>(ChannelMajor, bool);
-template const void* InputGradientKernel<BF16>(ChannelMajor, bool);
-template const void* InputGradientKernel<F64>(ChannelMajor, bool);
+template const void* GradientSumsKernel<F32>(ChannelMajor, ChunkOwner, int);
+template const void* GradientSumsKernel<F16>(ChannelMajor, ChunkOwner, int);
+template const void* GradientSumsKernel<BF16>(ChannelMajor, ChunkOwner, int);
+template const void* GradientSumsKernel<F64>(ChannelMajor, ChunkOwner, int);
+template const void* InputGradientKernel<F32>(ChannelMajor, int);
+template const void* InputGradientKernel<F16>(ChannelMajor, int);
+template const void* InputGradientKernel<BF16>(ChannelMajor, int);
+template const void* InputGradientKernel<F64>(ChannelMajor, int);
 template const void* ChannelGradientsKernel<ElementPair<F32, F32>>();
 template const void* ChannelGradientsKernel<ElementPair<F16, F16>>();
 template const void* ChannelGradientsKernel<ElementPair<F16, F32>>();

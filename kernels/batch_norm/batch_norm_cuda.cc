@@ -89,7 +89,7 @@ Status LaunchMoments(const BatchNormPlan& plan, DType dtype, const void* x,
   params.chunks = plan.chunks;
   params.aligned = AllAligned({x});
   const void* kernel = internal::VisitElement(dtype, [&](auto element) {
-    return norm_device::MomentsKernel<decltype(element)>(plan.major, plan.owner, plan.wide);
+    return norm_device::MomentsKernel<decltype(element)>(plan.major, plan.owner, plan.granule);
   });
   return Launch(kernel, plan.reduction, params, stream);
 }
@@ -122,7 +122,7 @@ Status LaunchGradientSums(const BatchNormBackwardArgs& args, const BatchNormPlan
   params.chunks = plan.chunks;
   params.aligned = AllAligned({args.dy, args.x});
   const void* kernel = internal::VisitElement(args.dtype, [&](auto element) {
-    return norm_device::GradientSumsKernel<decltype(element)>(plan.major, plan.owner, plan.wide);
+    return norm_device::GradientSumsKernel<decltype(element)>(plan.major, plan.owner, plan.granule);
   });
   return Launch(kernel, plan.reduction, params, stream);
 }
@@ -158,7 +158,7 @@ Status LaunchInputGradient(const BatchNormBackwardArgs& args, const BatchNormPla
   params.aligned = AllAligned({args.dy, args.x, args.dx});
   params.statistics_of_batch = args.mode == BatchNormMode::kTraining;
   const void* kernel = internal::VisitElement(args.dtype, [&](auto element) {
-    return norm_device::InputGradientKernel<decltype(element)>(plan.major, plan.wide);
+    return norm_device::InputGradientKernel<decltype(element)>(plan.major, plan.granule);
   });
   return Launch(kernel, plan.elementwise, params, stream);
 }
@@ -202,7 +202,7 @@ Status BatchNormForward(const BatchNormForwardArgs& args, Workspace workspace,
   params.segment_values = plan.segment_values;
   params.aligned = AllAligned({args.x, args.y});
   const void* kernel = internal::VisitElement(args.dtype, [&](auto element) {
-    return norm_device::NormalizeKernel<decltype(element)>(plan.major, plan.wide);
+    return norm_device::NormalizeKernel<decltype(element)>(plan.major, plan.granule);
   });
   return Launch(kernel, plan.elementwise, params, stream);
 }

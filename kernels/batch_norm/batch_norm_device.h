@@ -136,18 +136,25 @@ enum class ChannelMajor : uint8_t {
 /// Who owns a chunk of a plane-major channel.
 enum class ChunkOwner : uint8_t { kWarp, kBlock };
 
-/// Kernels as the runtime launches them. `wide`: 16 bytes of consecutive elements per access.
+/// Kernels as the runtime launches them. `granule`: consecutive elements per access, a power of two
+/// up to MaxGranule.
 template <typename X>
-const void* MomentsKernel(ChannelMajor major, ChunkOwner owner, bool wide);
+const void* MomentsKernel(ChannelMajor major, ChunkOwner owner, int granule);
 template <typename Pair>
 const void* ChannelStatisticsKernel();
 template <typename X>
-const void* NormalizeKernel(ChannelMajor major, bool wide);
+const void* NormalizeKernel(ChannelMajor major, int granule);
 template <typename X>
-const void* GradientSumsKernel(ChannelMajor major, ChunkOwner owner, bool wide);
+const void* GradientSumsKernel(ChannelMajor major, ChunkOwner owner, int granule);
 template <typename Pair>
 const void* ChannelGradientsKernel();
 template <typename X>
-const void* InputGradientKernel(ChannelMajor major, bool wide);
+const void* InputGradientKernel(ChannelMajor major, int granule);
+
+/// Planes: 16 bytes. Rows: a thread holds numbers of every channel of its granule, so at most four.
+constexpr int MaxGranule(ChannelMajor major, int element_bytes) {
+  const int wide = 16 / element_bytes;
+  return major == ChannelMajor::kRows && wide > 4 ? 4 : wide;
+}
 
 }  // namespace norm_device

@@ -22,7 +22,7 @@ template <typename X, int V, typename Owner>
 __global__ void __launch_bounds__(kBatchThreads) PlaneMoments(const MomentsParams p) {
   using C = ComputeOf<X>;
   constexpr int kGranules = kTileElements<X> / V;
-  __shared__ typename Owner::template Scratch<C> scratch;
+  __shared__ typename Owner::Scratch scratch;
   Owner owner;
   const int64_t tile_values = static_cast<int64_t>(owner.threads()) * kTileElements<X>;
   const int64_t items = p.shape.channels * p.chunks.chunks;
@@ -299,25 +299,19 @@ __global__ void __launch_bounds__(kBatchThreads) NormalizeRows(const NormalizePa
   }
 }
 
-template <typename X, int V>
-const void* SelectMoments(ChannelMajor major, ChunkOwner owner) {
-  if (major == ChannelMajor::kRows) return reinterpret_cast<const void*>(&RowMoments<X, V>);
-  return owner == ChunkOwner::kWarp ? reinterpret_cast<const void*>(&PlaneMoments<X, V, WarpRow>)
-                                    : reinterpret_cast<const void*>(&PlaneMoments<X, V, BlockRow>);
-}
-
-template <typename X, int V>
-const void* SelectNormalize(ChannelMajor major) {
-  return major == ChannelMajor::kRows ? reinterpret_cast<const void*>(&NormalizeRows<X, V>)
-                                      : reinterpret_cast<const void*>(&NormalizePlanes<X, V>);
-}
-
 }  // namespace
 
 template <typename X>
-const void* MomentsKernel(ChannelMajor major, ChunkOwner owner, bool wide) {
-  return wide ? SelectMoments<X, kWideElements<X>>(major, owner)
-              : SelectMoments<X, 1>(major, owner);
+const void* MomentsKernel(ChannelMajor major, ChunkOwner owner, int granule) {
+  return SelectGranule<X>(major, granule, [&](auto constant) -> const void* {
+    constexpr int kV = decltype(constant)::value;
+    if (major == ChannelMajor::kRows) {
+      if constexpr (kV <= 4) return reinterpret_cast<const void*>(&RowMoments<X, kV>);
+    }
+    return owner == ChunkOwner::kWarp
+               ? reinterpret_cast<const void*>(&PlaneMoments<X, kV, WarpRow>)
+               : reinterpret_cast<const void*>(&PlaneMoments<X, kV, BlockRow>);
+  });
 }
 
 template <typename Pair>
@@ -326,18 +320,24 @@ const void* ChannelStatisticsKernel() {
 }
 
 template <typename X>
-const void* NormalizeKernel(ChannelMajor major, bool wide) {
-  return wide ? SelectNormalize<X, kWideElements<X>>(major) : SelectNormalize<X, 1>(major);
+const void* NormalizeKernel(ChannelMajor major, int granule) {
+  return SelectGranule<X>(major, granule, [&](auto constant) -> const void* {
+    constexpr int kV = decltype(constant)::value;
+    if (major == ChannelMajor::kRows) {
+      if constexpr (kV <= 4) return reinterpret_cast<const void*>(&NormalizeRows<X, kV>);
+    }
+    return reinterpret_cast<const void*>(&NormalizePlanes<X, kV>);
+  });
 }
 
-template const void* MomentsKernel<F32>(ChannelMajor, ChunkOwner, bool);
-template const void* MomentsKernel<F16>(ChannelMajor, ChunkOwner, bool);
-template const void* MomentsKernel<BF16>(ChannelMajor, ChunkOwner, bool);
-template const void* MomentsKernel<F64>(ChannelMajor, ChunkOwner, bool);
-template const void* NormalizeKernel<F32>(ChannelMajor, bool);
-template const void* NormalizeKernel<F16>(ChannelMajor, bool);
-template const void* NormalizeKernel<BF16>(ChannelMajor, bool);
-template const void* NormalizeKernel<F64>(ChannelMajor, bool);
+template const void* MomentsKernel<F32>(ChannelMajor, ChunkOwner, int);
+template const void* MomentsKernel<F16>(ChannelMajor, ChunkOwner, int);
+template const void* MomentsKernel<BF16>(ChannelMajor, ChunkOwner, int);
+template const void* MomentsKernel<F64>(ChannelMajor, ChunkOwner, int);
+template const void* NormalizeKernel<F32>(ChannelMajor, int);
+template const void* NormalizeKernel<F16>(ChannelMajor, int);
+template const void* NormalizeKernel<BF16>(ChannelMajor, int);
+template const void* NormalizeKernel<F64>(ChannelMajor, int);
 template const void* ChannelStatisticsKernel<ElementPair<F32, F32>>();
 template const void* ChannelStatisticsKernel<ElementPair<F16, F16>>();
 template const void* ChannelStatisticsKernel<ElementPair<F16, F32>>();

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "batch_norm/batch_norm_device.h"
 #include "primitives/element_access.cuh"
@@ -74,5 +75,27 @@ struct ChannelValues {
   /// Of the granule's element i.
   __device__ C operator[](int i) const { return values[V == 1 ? 0 : i]; }
 };
+
+/// Returns select(granule as a compile-time constant), or null where X has no such granule.
+template <typename X, typename Select>
+const void* SelectGranule(ChannelMajor major, int granule, Select&& select) {
+  constexpr int kPlanes = MaxGranule(ChannelMajor::kPlanes, sizeof(StorageOf<X>));
+  if (granule > MaxGranule(major, sizeof(StorageOf<X>))) return nullptr;
+  switch (granule) {
+    case 1:
+      return select(std::integral_constant<int, 1>());
+    case 2:
+      return select(std::integral_constant<int, 2>());
+    case 4:
+      if constexpr (kPlanes >= 4) return select(std::integral_constant<int, 4>());
+      break;
+    case 8:
+      if constexpr (kPlanes >= 8) return select(std::integral_constant<int, 8>());
+      break;
+    default:
+      break;
+  }
+  return nullptr;
+}
 
 }  // namespace norm_device

@@ -30,7 +30,7 @@ void SetChunks(norm_device::ChunkLayout& layout, int64_t values, int64_t tile_va
   layout.chunks = CeilDiv(values, layout.chunk_values);
 }
 
-void PlanPlanes(BatchNormPlan& plan, int granule, DType dtype, DeviceTraits device) {
+void PlanPlanes(BatchNormPlan& plan, DType dtype, DeviceTraits device) {
   const norm_device::BatchShape& shape = plan.shape;
   const int tile_elements =
       dtype == DType::kF64 ? norm_device::kBatchTileElements / 2 : norm_device::kBatchTileElements;
@@ -49,20 +49,21 @@ void PlanPlanes(BatchNormPlan& plan, int granule, DType dtype, DeviceTraits devi
       kMaxBlocksX,
       CeilDiv(shape.channels * plan.chunks.chunks, plan.reduction.threads_x / owner_threads));
 
-  plan.elementwise.threads_x = PowerOfTwoAtLeast(CeilDiv(shape.spatial, granule), kBatchThreads);
+  plan.elementwise.threads_x =
+      PowerOfTwoAtLeast(CeilDiv(shape.spatial, plan.granule), kBatchThreads);
   plan.elementwise.threads_y = kBatchThreads / plan.elementwise.threads_x;
-  plan.segment_values = plan.elementwise.threads_x * granule * kGranulesPerThread;
+  plan.segment_values = plan.elementwise.threads_x * plan.granule * kGranulesPerThread;
   const int64_t items = shape.batch * shape.channels * CeilDiv(shape.spatial, plan.segment_values);
   plan.elementwise.blocks_x = std::min(CeilDiv(items, plan.elementwise.threads_y),
                                        device.sm_count * kElementwiseBlocksPerSm);
 }
 
-void PlanRows(BatchNormPlan& plan, int granule, DeviceTraits device) {
+void PlanRows(BatchNormPlan& plan, DeviceTraits device) {
   const norm_device::BatchShape& shape = plan.shape;
   LaunchConfig launch;
-  launch.threads_x = PowerOfTwoAtLeast(CeilDiv(shape.channels, granule), kWarpThreads);
+  launch.threads_x = PowerOfTwoAtLeast(CeilDiv(shape.channels, plan.granule), kWarpThreads);
   launch.threads_y = kBatchThreads / launch.threads_x;
-  launch.blocks_x = CeilDiv(shape.channels, static_cast<int64_t>(launch.threads_x) * granule);
+  launch.blocks_x = CeilDiv(shape.channels, static_cast<int64_t>(launch.threads_x) * plan.granule);
 
   plan.reduction = launch;
   SetChunks(plan.chunks, shape.values,
@@ -94,13 +95,12 @@ BatchNormPlan PlanBatchNorm(const BatchNormShape& shape, DType dtype, DeviceTrai
 
   const bool rows = shape.layout == BatchNormLayout::kNhwc || shape.spatial == 1;
   plan.major = rows ? ChannelMajor::kRows : ChannelMajor::kPlanes;
-  const int wide_elements = 16 / static_cast<int>(DTypeSize(dtype));
-  plan.wide = (rows ? shape.channels : shape.spatial) % wide_elements == 0;
-  const int granule = plan.wide ? wide_elements : 1;
+  plan.granule = norm_device::MaxGranule(plan.major, static_cast<int>(DTypeSize(dtype)));
+  while ((rows ? shape.channels : shape.spatial) % plan.granule != 0) plan.granule /= 2;
   if (rows) {
-    PlanRows(plan, granule, device);
+    PlanRows(plan, device);
   } else {
-    PlanPlanes(plan, granule, dtype, device);
+    PlanPlanes(plan, dtype, device);
   }
   return plan;
 }

@@ -14,7 +14,7 @@ struct BatchNormPlan {
   norm_device::BatchShape shape = {};
   norm_device::ChannelMajor major = norm_device::ChannelMajor::kPlanes;
   norm_device::ChunkOwner owner = norm_device::ChunkOwner::kBlock;
-  bool wide = false;
+  int granule = 1;  // consecutive elements per access
   norm_device::ChunkLayout chunks = {};
   LaunchConfig reduction;      // moments and gradient sums
   LaunchConfig elementwise;    // normalize and input gradient

@@ -1,12 +1,15 @@
 // Long sums whose error does not grow with their length.
 #pragma once
 
+#include <type_traits>
+
 namespace norm_device {
 
-/// f32: the running sum and, apart, the sum of its rounding errors (Knuth's TwoSum, exact in any
-/// order of magnitude), so that an infinite term leaves the sum infinite and not NaN.
+/// The running sum and, apart, the sum of its rounding errors (Knuth's TwoSum, exact in any order
+/// of magnitude): about twice the precision of C. An infinite term leaves the sum infinite and not
+/// NaN.
 template <typename C>
-class CompensatedSum {
+class ExactSum {
  public:
   __device__ void Add(C term) {
     const C next = sum_ + term;
@@ -24,15 +27,18 @@ class CompensatedSum {
   C error_ = 0;
 };
 
-/// f64: the plain sum is exact enough (2^-53 of the sum of |terms| per term).
-template <>
-class CompensatedSum<double> {
+template <typename C>
+class PlainSum {
  public:
-  __device__ void Add(double term) { sum_ += term; }
-  __device__ double Total() const { return sum_; }
+  __device__ void Add(C term) { sum_ += term; }
+  __device__ double Total() const { return static_cast<double>(sum_); }
 
  private:
-  double sum_ = 0.0;
+  C sum_ = 0;
 };
+
+/// For parameter gradients: f64 on its own is exact enough over as many rows as fit in memory.
+template <typename C>
+using CompensatedSum = std::conditional_t<std::is_same_v<C, double>, PlainSum<double>, ExactSum<C>>;
 
 }  // namespace norm_device

@@ -17,6 +17,23 @@ __device__ inline double ReciprocalDeviation(double variance, double eps) {
   return 1.0 / sqrt(variance + eps);
 }
 
+/// Whether f32 squares with this mean overflowed (or met a NaN), or may have underflowed where eps
+/// does not hide it.
+__device__ inline bool SquaresLeaveF32(double mean_square, double eps) {
+  constexpr double kLargest = 3e38;
+  constexpr double kSmallest = 1e-30;
+  constexpr double kHidingEps = 1e-20;
+  return !(mean_square < kLargest) || (mean_square < kSmallest && eps < kHidingEps);
+}
+
+/// A mean in f64 as a pair of type C: what C cannot hold of it is left in the second. Nothing for
+/// f64.
+template <typename C>
+__device__ void SplitMean(double mean, C& high, C& low) {
+  high = static_cast<C>(mean);
+  low = static_cast<C>(mean - static_cast<double>(high));
+}
+
 /// Count, mean and sum of squared deviations of a set of values.
 struct Moments {
   double count;

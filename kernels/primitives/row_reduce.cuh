@@ -27,7 +27,6 @@ __device__ void LaneSum(C (&values)[K]) {
 class WarpRow {
  public:
   static constexpr bool kSharesBlock = true;
-  template <typename C>
   struct Scratch {};
 
   __device__ int thread() const { return threadIdx.x % kWarpThreads; }
@@ -37,7 +36,7 @@ class WarpRow {
 
   /// Adds the threads' values up in type Step.
   template <typename Step, typename C, int K>
-  __device__ void Sum(const C (&values)[K], double (&totals)[K], Scratch<C>&) {
+  __device__ void Sum(const C (&values)[K], double (&totals)[K], Scratch&) {
     Step steps[K];
 #pragma unroll
     for (int k = 0; k < K; ++k) steps[k] = static_cast<Step>(values[k]);
@@ -54,9 +53,8 @@ class BlockRow {
   static constexpr int kMaxSums = 3;
   /// Two buffers in turn: the barrier of one sum separates the reads of the one before from the
   /// writes of the next.
-  template <typename C>
   struct Scratch {
-    C partial[2][kMaxSums][kMaxWarpsPerBlock];
+    double partial[2][kMaxSums][kMaxWarpsPerBlock];
   };
 
   __device__ int thread() const { return threadIdx.x; }
@@ -64,27 +62,27 @@ class BlockRow {
   __device__ int row_in_block() const { return 0; }
   __device__ int rows_per_block() const { return 1; }
 
-  /// Within warps in type C, where errors of different warps average out, then over warps in f64.
+  /// Adds the threads' values up, in type Step within warps, in f64 over warps.
   template <typename Step, typename C, int K>
-  __device__ void Sum(const C (&values)[K], double (&totals)[K], Scratch<C>& scratch) {
+  __device__ void Sum(const C (&values)[K], double (&totals)[K], Scratch& scratch) {
     static_assert(K <= kMaxSums);
-    C warp_sums[K];
+    Step steps[K];
 #pragma unroll
-    for (int k = 0; k < K; ++k) warp_sums[k] = values[k];
-    LaneSum<kWarpThreads>(warp_sums);
+    for (int k = 0; k < K; ++k) steps[k] = static_cast<Step>(values[k]);
+    LaneSum<kWarpThreads>(steps);
     const int warps = blockDim.x / kWarpThreads;
-    C(&partial)[kMaxSums][kMaxWarpsPerBlock] = scratch.partial[turn_];
+    double(&partial)[kMaxSums][kMaxWarpsPerBlock] = scratch.partial[turn_];
     turn_ ^= 1;
     if (threadIdx.x % kWarpThreads == 0) {
 #pragma unroll
-      for (int k = 0; k < K; ++k) partial[k][threadIdx.x / kWarpThreads] = warp_sums[k];
+      for (int k = 0; k < K; ++k) {
+        partial[k][threadIdx.x / kWarpThreads] = static_cast<double>(steps[k]);
+      }
     }
     __syncthreads();
     const int warp = threadIdx.x % kMaxWarpsPerBlock;
 #pragma unroll
-    for (int k = 0; k < K; ++k) {
-      totals[k] = warp < warps ? static_cast<double>(partial[k][warp]) : 0.0;
-    }
+    for (int k = 0; k < K; ++k) totals[k] = warp < warps ? partial[k][warp] : 0.0;
     LaneSum<kMaxWarpsPerBlock>(totals);
   }
 

@@ -3,27 +3,21 @@
 // thread's columns add up in compensated registers over the rows of the block and leave as one f64
 // partial row per block (FinalizeKernel adds them). Rows too long for that leave mean and rstd for
 // the column kernel, which reads x and dy again. Streaming kernels: x and dy are read again from
-// cache in each pass. One reduction a row when statistics are given (RMSNorm 1 sum; LayerNorm 3: g,
-// g * d, d), else those of forward before it.
+// cache in each pass. One reduction a row when statistics are given (RMSNorm 1 sum; LayerNorm 3:
+// g * d, g, x), else those of forward before it.
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "primitives/compensated_sum.cuh"
 #include "primitives/element_access.cuh"
 #include "primitives/moments.cuh"
 #include "primitives/row_reduce.cuh"
 #include "row_norm/row_norm_device.h"
+#include "row_norm/row_norm_statistics.cuh"
 
 namespace norm_device {
-
-/// Statistics of one row. The centred value of x is (x - mean) - mean_correction.
-template <typename C>
-struct RowStats {
-  C mean = 0;
-  C mean_correction = 0;
-  C rstd = 0;
-};
 
 /// What the row subtracts from its gradients: mean(g), as a pair since dx is what is left of g, and
 /// mean(g * h).
@@ -34,27 +28,56 @@ struct RowMeans {
   C gh = 0;
 };
 
-/// From the sums of g * d, g and d, where d is the centred x as far as it is known: d's own mean is
-/// what a rounded mean left, and is taken off here.
+/// Rounded on its own: g must be the same number where it is averaged and where the mean is taken
+/// off, so the compiler must not fold the product into either.
+__device__ inline float Multiply(float a, float b) { return __fmul_rn(a, b); }
+__device__ inline double Multiply(double a, double b) { return __dmul_rn(a, b); }
+
+/// A thread's part of the sums that a row's gradient needs: g * d and g, where d is the centred x
+/// as far as the mean is known; and what completes the mean: x in f32, where the exact sum gives
+/// it, d in f64.
+template <RowKind kKind, typename C>
+class RowSums {
+ public:
+  __device__ void Add(C x, C g, const RowStats<C>& stats) {
+    const C d = Centred<kKind>(x, stats);
+    gd_ = fma(g, d, gd_);
+    if (kKind == RowKind::kLayer) {
+      g_ += g;
+      mean_.Add(std::is_same_v<C, double> ? d : x);
+    }
+  }
+  __device__ void Store(double (&sums)[1]) const { sums[0] = static_cast<double>(gd_); }
+  __device__ void Store(double (&sums)[3]) const {
+    sums[0] = static_cast<double>(gd_);
+    sums[1] = static_cast<double>(g_);
+    sums[2] = mean_.Total();
+  }
+
+ private:
+  C gd_ = 0;
+  C g_ = 0;
+  ExactSum<C> mean_;
+};
+
+/// The means from the totals of RowSums; completes stats.mean_correction, whether the mean came
+/// from the caller, rounded, or from here.
 template <RowKind kKind, typename C, int K>
 __device__ RowMeans<C> FinishRow(const double (&totals)[K], double share, RowStats<C>& stats) {
   RowMeans<C> means;
   double mean_gd = totals[0] * share;
   if constexpr (kKind == RowKind::kLayer) {
     const double mean_g = totals[1] * share;
-    const double correction = totals[2] * share;
+    double correction = totals[2] * share;
+    if constexpr (!std::is_same_v<C, double>) {
+      correction -= static_cast<double>(stats.mean) + static_cast<double>(stats.mean_correction);
+    }
     mean_gd -= correction * mean_g;
-    means.g = static_cast<C>(mean_g);
-    means.g_low = static_cast<C>(mean_g - static_cast<double>(means.g));
+    SplitMean(mean_g, means.g, means.g_low);
     stats.mean_correction += static_cast<C>(correction);
   }
-  means.gh = static_cast<C>(mean_gd) * stats.rstd;
+  means.gh = static_cast<C>(mean_gd * static_cast<double>(stats.rstd));
   return means;
-}
-
-template <RowKind kKind, typename C>
-__device__ C Centred(C x, const RowStats<C>& stats) {
-  return kKind == RowKind::kLayer ? (x - stats.mean) - stats.mean_correction : x;
 }
 
 /// weight + weight_offset of V columns; 1 where there is no weight.
@@ -89,7 +112,7 @@ __device__ void StoreInputGradient(const RowBackwardParams& p, int64_t offset, i
 #pragma unroll
   for (int i = 0; i < V; ++i) {
     const C h = Centred<kKind>(x.Wide(i), stats) * stats.rstd;
-    C gradient = dy.Wide(i) * scale[i];
+    C gradient = Multiply(dy.Wide(i), scale[i]);
     if (kKind == RowKind::kLayer) gradient = (gradient - means.g) - means.g_low;
     gradient = fma(-h, means.gh, gradient) * stats.rstd;
     if (p.dresidual_sum != nullptr) gradient += dresidual.Wide(i);
@@ -120,8 +143,8 @@ struct ColumnSums<C, kElements, false> {};
 
 /// Adds up the columns of the warps of a block, which own rows each, in order; the block leaves one
 /// partial row.
-template <int V, typename C, int kElements, int kWarps>
-__device__ void StoreSharedColumns(double* partials, const CompensatedSum<C> (&sums)[kElements],
+template <int V, typename Sum, int kElements, int kWarps>
+__device__ void StoreSharedColumns(double* partials, const Sum (&sums)[kElements],
                                    double (&totals)[kWarps][kElements * kWarpThreads],
                                    int hidden_size) {
   if (partials == nullptr) return;
@@ -146,7 +169,7 @@ __global__ void __launch_bounds__(Row::kSharesBlock ? kWarpRowThreads : kMaxBloc
   using X = typename Pair::Activation;
   using C = ComputeOf<X>;
   constexpr int kGranules = kElements / V;
-  __shared__ typename Row::template Scratch<C> scratch;
+  __shared__ typename Row::Scratch scratch;
   Row owner;
   ColumnSums<C, kElements, kParameterGradients> sums;
   const int hidden_size = static_cast<int>(p.hidden_size);
@@ -176,46 +199,11 @@ __global__ void __launch_bounds__(Row::kSharesBlock ? kWarpRowThreads : kMaxBloc
       stats.rstd = static_cast<const C*>(p.rstd)[row];
       if (kKind == RowKind::kLayer) stats.mean = static_cast<const C*>(p.mean)[row];
     } else {
-      if (kKind == RowKind::kLayer) {
-        C sum[1] = {C(0)};
-#pragma unroll
-        for (int g = 0; g < kGranules; ++g) {
-#pragma unroll
-          for (int i = 0; i < V; ++i) sum[0] += x[g].Wide(i);
-        }
-        double total[1];
-        owner.template Sum<C>(sum, total, scratch);
-        stats.mean = static_cast<C>(total[0] * share);
-        C deviation[1] = {C(0)};
-#pragma unroll
-        for (int g = 0; g < kGranules; ++g) {
-          if ((g * owner.threads() + owner.thread()) * V < hidden_size) {
-#pragma unroll
-            for (int i = 0; i < V; ++i) deviation[0] += x[g].Wide(i) - stats.mean;
-          }
-        }
-        owner.template Sum<C>(deviation, total, scratch);
-        stats.mean_correction = static_cast<C>(total[0] * share);
-      }
-      C squares[1] = {C(0)};
-#pragma unroll
-      for (int g = 0; g < kGranules; ++g) {
-        if ((g * owner.threads() + owner.thread()) * V < hidden_size) {
-#pragma unroll
-          for (int i = 0; i < V; ++i) {
-            const C centred = Centred<kKind>(x[g].Wide(i), stats);
-            squares[0] = fma(centred, centred, squares[0]);
-          }
-        }
-      }
-      double total[1];
-      owner.template Sum<C>(squares, total, scratch);
-      stats.rstd = ReciprocalDeviation(static_cast<C>(total[0] * share), p.eps);
+      stats = HeldRowStats<kKind>(x, owner, scratch, hidden_size, p.eps);
     }
 
-    // g * d, g and d, where d = x - mean as far as it is known before the correction below.
     constexpr int kSums = kKind == RowKind::kLayer ? 3 : 1;
-    C reduced[kSums] = {};
+    RowSums<kKind, C> row_sums;
 #pragma unroll
     for (int g = 0; g < kGranules; ++g) {
       const int column = (g * owner.threads() + owner.thread()) * V;
@@ -223,19 +211,14 @@ __global__ void __launch_bounds__(Row::kSharesBlock ? kWarpRowThreads : kMaxBloc
         C scale[V];
         LoadScale<Pair, V>(p, column, scale);
 #pragma unroll
-        for (int i = 0; i < V; ++i) {
-          const C d = Centred<kKind>(x[g].Wide(i), stats);
-          const C gradient = dy[g].Wide(i) * scale[i];
-          reduced[0] = fma(gradient, d, reduced[0]);
-          if constexpr (kKind == RowKind::kLayer) {
-            reduced[1] += gradient;
-            reduced[2] += d;
-          }
-        }
+        for (int i = 0; i < V; ++i)
+          row_sums.Add(x[g].Wide(i), Multiply(dy[g].Wide(i), scale[i]), stats);
       }
     }
+    double thread_sums[kSums];
+    row_sums.Store(thread_sums);
     double totals[kSums];
-    owner.template Sum<double>(reduced, totals, scratch);
+    owner.template Sum<double>(thread_sums, totals, scratch);
     const RowMeans<C> means = FinishRow<kKind>(totals, share, stats);
     if (owner.thread() == 0) StoreRowStatistics<kKind>(p.statistics, row, stats);
 
@@ -289,7 +272,7 @@ __global__ void __launch_bounds__(kMaxBlockRowThreads)
     RowBackwardStreaming(const RowBackwardParams p) {
   using X = typename Pair::Activation;
   using C = ComputeOf<X>;
-  __shared__ BlockRow::Scratch<double> scratch;
+  __shared__ BlockRow::Scratch scratch;
   BlockRow owner;
   const double share = 1.0 / static_cast<double>(p.hidden_size);
   const int64_t first = static_cast<int64_t>(owner.thread()) * V;
@@ -304,66 +287,33 @@ __global__ void __launch_bounds__(kMaxBlockRowThreads)
       stats.rstd = static_cast<const C*>(p.rstd)[row];
       if (kKind == RowKind::kLayer) stats.mean = static_cast<const C*>(p.mean)[row];
     } else {
-      // As in the streaming forward.
-      if (kKind == RowKind::kLayer) {
-        double sum[1] = {0.0};
-        for (int64_t column = first; column < p.hidden_size; column += step) {
-          const Granule<X, V> x = LoadGranule<X, V>(x_row + column, p.aligned);
-#pragma unroll
-          for (int i = 0; i < V; ++i) sum[0] += static_cast<double>(x.Wide(i));
-        }
-        double total[1];
-        owner.template Sum<double>(sum, total, scratch);
-        stats.mean = static_cast<C>(total[0] * share);
-      }
-      double moments[2] = {0.0, 0.0};
-      for (int64_t column = first; column < p.hidden_size; column += step) {
-        const Granule<X, V> x = LoadGranule<X, V>(x_row + column, p.aligned);
-        C deviation_sum = 0;
-        C square_sum = 0;
-#pragma unroll
-        for (int i = 0; i < V; ++i) {
-          const C deviation = Centred<kKind>(x.Wide(i), stats);
-          deviation_sum += deviation;
-          square_sum = fma(deviation, deviation, square_sum);
-        }
-        moments[0] += static_cast<double>(deviation_sum);
-        moments[1] += static_cast<double>(square_sum);
-      }
-      double totals[2];
-      owner.template Sum<double>(moments, totals, scratch);
-      double variance = totals[1] * share;
-      if (kKind == RowKind::kLayer) {
-        const double correction = totals[0] * share;
-        stats.mean_correction = static_cast<C>(correction);
-        if (!isnan(variance)) variance = fmax(variance - correction * correction, 0.0);
-      }
-      stats.rstd = ReciprocalDeviation(static_cast<C>(variance), p.eps);
+      stats = StreamedRowStats<kKind, X, V>(
+          [&](int64_t column) { return LoadGranule<X, V>(x_row + column, p.aligned); }, x_row,
+          owner, scratch, p.hidden_size, p.aligned, p.eps);
     }
 
     constexpr int kSums = kKind == RowKind::kLayer ? 3 : 1;
-    double reduced[kSums] = {};
+    double thread_sums[kSums] = {};
+    ExactSum<double> thread_mean_sum;
     for (int64_t column = first; column < p.hidden_size; column += step) {
       const Granule<X, V> x = LoadGranule<X, V>(x_row + column, p.aligned);
       const Granule<X, V> dy = LoadGranule<X, V>(dy_row + column, p.aligned);
       C scale[V];
       LoadScale<Pair, V>(p, column, scale);
-      C granule_sums[kSums] = {};
+      RowSums<kKind, C> granule_sums;
 #pragma unroll
       for (int i = 0; i < V; ++i) {
-        const C d = Centred<kKind>(x.Wide(i), stats);
-        const C gradient = dy.Wide(i) * scale[i];
-        granule_sums[0] = fma(gradient, d, granule_sums[0]);
-        if constexpr (kKind == RowKind::kLayer) {
-          granule_sums[1] += gradient;
-          granule_sums[2] += d;
-        }
+        granule_sums.Add(x.Wide(i), Multiply(dy.Wide(i), scale[i]), stats);
       }
+      double values[kSums];
+      granule_sums.Store(values);
 #pragma unroll
-      for (int k = 0; k < kSums; ++k) reduced[k] += static_cast<double>(granule_sums[k]);
+      for (int k = 0; k < kSums && k < 2; ++k) thread_sums[k] += values[k];
+      if constexpr (kKind == RowKind::kLayer) thread_mean_sum.Add(values[2]);
     }
+    if constexpr (kKind == RowKind::kLayer) thread_sums[2] = thread_mean_sum.Total();
     double totals[kSums];
-    owner.template Sum<double>(reduced, totals, scratch);
+    owner.template Sum<double>(thread_sums, totals, scratch);
     const RowMeans<C> means = FinishRow<kKind>(totals, share, stats);
     if (owner.thread() == 0) StoreRowStatistics<kKind>(p.statistics, row, stats);
 
@@ -400,6 +350,8 @@ const void* SelectRowBackward(RowMethod method) {
         return reinterpret_cast<const void*>(
             &RowBackwardRegisters<Pair, kKind, V, kWide, BlockRow, false>);
       }
+      break;
+    case RowMethod::kWarpWide:
       break;
     case RowMethod::kBlockStreaming:
       return reinterpret_cast<const void*>(&RowBackwardStreaming<Pair, kKind, V>);

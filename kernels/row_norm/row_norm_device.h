@@ -11,6 +11,7 @@ enum class RowKind : uint8_t { kRms, kLayer };
 /// Who owns a row and where it waits between the passes over it.
 enum class RowMethod : uint8_t {
   kWarpRegisters,   // one warp, kNarrowRowElements per thread
+  kWarpWide,        // one warp, WideRowElements per thread (forward only)
   kBlockNarrow,     // one block, kNarrowRowElements per thread
   kBlockMedium,     // one block, kMediumRowElements per thread (backward only)
   kBlockWide,       // one block, WideRowElements per thread

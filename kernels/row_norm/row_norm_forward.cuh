@@ -9,9 +9,9 @@
 #include <cstdint>
 
 #include "primitives/element_access.cuh"
-#include "primitives/moments.cuh"
 #include "primitives/row_reduce.cuh"
 #include "row_norm/row_norm_device.h"
+#include "row_norm/row_norm_statistics.cuh"
 
 namespace norm_device {
 
@@ -75,9 +75,11 @@ __device__ Granule<X, V> LoadInput(const RowForwardParams& p, int64_t offset) {
 }
 
 template <RowKind kKind, typename C>
-__device__ void StoreStatistics(const RowForwardParams& p, int64_t row, C mean, C rstd) {
-  if (kKind == RowKind::kLayer && p.mean != nullptr) static_cast<C*>(p.mean)[row] = mean;
-  if (p.rstd != nullptr) static_cast<C*>(p.rstd)[row] = rstd;
+__device__ void StoreStatistics(const RowForwardParams& p, int64_t row, const RowStats<C>& stats) {
+  if (kKind == RowKind::kLayer && p.mean != nullptr) {
+    static_cast<C*>(p.mean)[row] = stats.mean + stats.mean_correction;
+  }
+  if (p.rstd != nullptr) static_cast<C*>(p.rstd)[row] = stats.rstd;
 }
 
 template <typename Pair, RowKind kKind, int V, int kElements, typename Row>
@@ -86,11 +88,10 @@ __global__ void __launch_bounds__(Row::kSharesBlock ? kWarpRowThreads : kMaxBloc
   using X = typename Pair::Activation;
   using C = ComputeOf<X>;
   constexpr int kGranules = kElements / V;
-  __shared__ typename Row::template Scratch<C> scratch;
+  __shared__ typename Row::Scratch scratch;
   Row owner;
   const ForwardEpilogue<Pair, kKind, V> epilogue(p);
   const int hidden_size = static_cast<int>(p.hidden_size);
-  const double share = 1.0 / static_cast<double>(hidden_size);
 
   const int64_t row_step = static_cast<int64_t>(gridDim.x) * owner.rows_per_block();
   for (int64_t row =
@@ -104,47 +105,8 @@ __global__ void __launch_bounds__(Row::kSharesBlock ? kWarpRowThreads : kMaxBloc
       x[g] = column < hidden_size ? LoadInput<X, V>(p, row_offset + column) : ZeroGranule<X, V>();
     }
 
-    C mean = 0;
-    C mean_correction = 0;
-    if (kKind == RowKind::kLayer) {
-      C sum[1] = {C(0)};
-#pragma unroll
-      for (int g = 0; g < kGranules; ++g) {
-#pragma unroll
-        for (int i = 0; i < V; ++i) sum[0] += x[g].Wide(i);
-      }
-      double total[1];
-      owner.template Sum<C>(sum, total, scratch);
-      mean = static_cast<C>(total[0] * share);
-
-      C deviation[1] = {C(0)};
-#pragma unroll
-      for (int g = 0; g < kGranules; ++g) {
-        if ((g * owner.threads() + owner.thread()) * V < hidden_size) {
-#pragma unroll
-          for (int i = 0; i < V; ++i) deviation[0] += x[g].Wide(i) - mean;
-        }
-      }
-      owner.template Sum<C>(deviation, total, scratch);
-      mean_correction = static_cast<C>(total[0] * share);
-    }
-
-    C squares[1] = {C(0)};
-#pragma unroll
-    for (int g = 0; g < kGranules; ++g) {
-      if ((g * owner.threads() + owner.thread()) * V < hidden_size) {
-#pragma unroll
-        for (int i = 0; i < V; ++i) {
-          const C centred =
-              kKind == RowKind::kLayer ? (x[g].Wide(i) - mean) - mean_correction : x[g].Wide(i);
-          squares[0] = fma(centred, centred, squares[0]);
-        }
-      }
-    }
-    double total[1];
-    owner.template Sum<C>(squares, total, scratch);
-    const C rstd = ReciprocalDeviation(static_cast<C>(total[0] * share), p.eps);
-    if (owner.thread() == 0) StoreStatistics<kKind>(p, row, mean + mean_correction, rstd);
+    const RowStats<C> stats = HeldRowStats<kKind>(x, owner, scratch, hidden_size, p.eps);
+    if (owner.thread() == 0) StoreStatistics<kKind>(p, row, stats);
 
     StorageOf<X>* y_row = static_cast<StorageOf<X>*>(p.y) + row_offset;
 #pragma unroll
@@ -154,9 +116,7 @@ __global__ void __launch_bounds__(Row::kSharesBlock ? kWarpRowThreads : kMaxBloc
         C normalized[V];
 #pragma unroll
         for (int i = 0; i < V; ++i) {
-          const C centred =
-              kKind == RowKind::kLayer ? (x[g].Wide(i) - mean) - mean_correction : x[g].Wide(i);
-          normalized[i] = centred * rstd;
+          normalized[i] = Centred<kKind>(x[g].Wide(i), stats) * stats.rstd;
         }
         epilogue.Store(y_row, column, normalized);
       }
@@ -169,10 +129,9 @@ __global__ void __launch_bounds__(kMaxBlockRowThreads)
     RowForwardStreaming(const RowForwardParams p) {
   using X = typename Pair::Activation;
   using C = ComputeOf<X>;
-  __shared__ BlockRow::Scratch<double> scratch;
+  __shared__ BlockRow::Scratch scratch;
   BlockRow owner;
   const ForwardEpilogue<Pair, kKind, V> epilogue(p);
-  const double share = 1.0 / static_cast<double>(p.hidden_size);
   const int64_t first = static_cast<int64_t>(owner.thread()) * V;
   const int64_t step = static_cast<int64_t>(owner.threads()) * V;
   // After the first pass the normalized values are those of the sum that this thread wrote itself.
@@ -181,59 +140,10 @@ __global__ void __launch_bounds__(kMaxBlockRowThreads)
 
   for (int64_t row = blockIdx.x; row < p.rows; row += gridDim.x) {
     const int64_t row_offset = row * p.hidden_size;
-    C mean = 0;
-    C mean_correction = 0;
-    C variance = 0;
-    // Threads add many values up: in f64, so that equal values do not drift.
-    if (kKind == RowKind::kLayer) {
-      double sum[1] = {0.0};
-      for (int64_t column = first; column < p.hidden_size; column += step) {
-        const Granule<X, V> x = LoadInput<X, V>(p, row_offset + column);
-#pragma unroll
-        for (int i = 0; i < V; ++i) sum[0] += static_cast<double>(x.Wide(i));
-      }
-      double total[1];
-      owner.template Sum<double>(sum, total, scratch);
-      mean = static_cast<C>(total[0] * share);
-
-      // The mean is within half an ulp: its correction is no larger than the deviation, and taking
-      // its square off costs no precision.
-      double moments[2] = {0.0, 0.0};
-      for (int64_t column = first; column < p.hidden_size; column += step) {
-        const Granule<X, V> x = LoadGranule<X, V>(input + row_offset + column, p.aligned);
-        C deviation_sum = 0;
-        C square_sum = 0;
-#pragma unroll
-        for (int i = 0; i < V; ++i) {
-          const C deviation = x.Wide(i) - mean;
-          deviation_sum += deviation;
-          square_sum = fma(deviation, deviation, square_sum);
-        }
-        moments[0] += static_cast<double>(deviation_sum);
-        moments[1] += static_cast<double>(square_sum);
-      }
-      double totals[2];
-      owner.template Sum<double>(moments, totals, scratch);
-      const double correction = totals[0] * share;
-      mean_correction = static_cast<C>(correction);
-      double square_mean = totals[1] * share;
-      if (!isnan(square_mean)) square_mean = fmax(square_mean - correction * correction, 0.0);
-      variance = static_cast<C>(square_mean);
-    } else {
-      double squares[1] = {0.0};
-      for (int64_t column = first; column < p.hidden_size; column += step) {
-        const Granule<X, V> x = LoadInput<X, V>(p, row_offset + column);
-        C square_sum = 0;
-#pragma unroll
-        for (int i = 0; i < V; ++i) square_sum = fma(x.Wide(i), x.Wide(i), square_sum);
-        squares[0] += static_cast<double>(square_sum);
-      }
-      double total[1];
-      owner.template Sum<double>(squares, total, scratch);
-      variance = static_cast<C>(total[0] * share);
-    }
-    const C rstd = ReciprocalDeviation(variance, p.eps);
-    if (owner.thread() == 0) StoreStatistics<kKind>(p, row, mean + mean_correction, rstd);
+    const RowStats<C> stats = StreamedRowStats<kKind, X, V>(
+        [&](int64_t column) { return LoadInput<X, V>(p, row_offset + column); }, input + row_offset,
+        owner, scratch, p.hidden_size, p.aligned, p.eps);
+    if (owner.thread() == 0) StoreStatistics<kKind>(p, row, stats);
 
     StorageOf<X>* y_row = static_cast<StorageOf<X>*>(p.y) + row_offset;
     for (int64_t column = first; column < p.hidden_size; column += step) {
@@ -241,9 +151,7 @@ __global__ void __launch_bounds__(kMaxBlockRowThreads)
       C normalized[V];
 #pragma unroll
       for (int i = 0; i < V; ++i) {
-        const C centred =
-            kKind == RowKind::kLayer ? (x.Wide(i) - mean) - mean_correction : x.Wide(i);
-        normalized[i] = centred * rstd;
+        normalized[i] = Centred<kKind>(x.Wide(i), stats) * stats.rstd;
       }
       epilogue.Store(y_row, column, normalized);
     }
@@ -257,6 +165,8 @@ const void* SelectRowForward(RowMethod method) {
     case RowMethod::kWarpRegisters:
       return reinterpret_cast<const void*>(
           &RowForwardRegisters<Pair, kKind, V, kNarrowRowElements, WarpRow>);
+    case RowMethod::kWarpWide:
+      return reinterpret_cast<const void*>(&RowForwardRegisters<Pair, kKind, V, kWide, WarpRow>);
     case RowMethod::kBlockNarrow:
       return reinterpret_cast<const void*>(
           &RowForwardRegisters<Pair, kKind, V, kNarrowRowElements, BlockRow>);

@@ -32,6 +32,12 @@ int BlockThreads(int64_t hidden_size, int elements_per_thread) {
   return threads;
 }
 
+void UseWarpPerRow(RowNormPlan& plan, RowMethod method) {
+  plan.method = method;
+  plan.threads = norm_device::kWarpRowThreads;
+  plan.rows_per_block = plan.threads / kWarpThreads;
+}
+
 void UseBlockPerRow(RowNormPlan& plan, RowMethod method, int threads) {
   plan.method = method;
   plan.threads = threads;
@@ -44,11 +50,14 @@ RowNormPlan PlanRowForward(int64_t hidden_size, DType dtype, DeviceTraits device
   RowNormPlan plan;
   plan.wide = hidden_size % WideElements(dtype) == 0;
   const int wide_elements = norm_device::WideRowElements(dtype == DType::kF64, plan.wide);
+  // Two-byte elements: a narrow thread would wait for one load and reduce as often as others do for
+  // four.
+  const bool narrow_blocks = DTypeSize(dtype) > 2;
   if (hidden_size <= kWarpThreads * kNarrowRowElements) {
-    plan.method = RowMethod::kWarpRegisters;
-    plan.threads = norm_device::kWarpRowThreads;
-    plan.rows_per_block = plan.threads / kWarpThreads;
-  } else if (hidden_size <= Capacity(kNarrowRowElements)) {
+    UseWarpPerRow(plan, RowMethod::kWarpRegisters);
+  } else if (hidden_size <= kWarpThreads * wide_elements) {
+    UseWarpPerRow(plan, RowMethod::kWarpWide);
+  } else if (narrow_blocks && hidden_size <= Capacity(kNarrowRowElements)) {
     UseBlockPerRow(plan, RowMethod::kBlockNarrow, BlockThreads(hidden_size, kNarrowRowElements));
   } else if (hidden_size <= Capacity(wide_elements)) {
     UseBlockPerRow(plan, RowMethod::kBlockWide, BlockThreads(hidden_size, wide_elements));
@@ -66,9 +75,7 @@ RowNormPlan PlanRowBackward(int64_t hidden_size, DType dtype, DeviceTraits devic
   const bool f64 = dtype == DType::kF64;
   const int wide_elements = norm_device::WideRowElements(f64, plan.wide);
   if (hidden_size <= kWarpThreads * kNarrowRowElements) {
-    plan.method = RowMethod::kWarpRegisters;
-    plan.threads = norm_device::kWarpRowThreads;
-    plan.rows_per_block = plan.threads / kWarpThreads;
+    UseWarpPerRow(plan, RowMethod::kWarpRegisters);
     plan.sums_columns = true;
   } else if (hidden_size <= Capacity(kNarrowRowElements)) {
     UseBlockPerRow(plan, RowMethod::kBlockNarrow, BlockThreads(hidden_size, kNarrowRowElements));

@@ -59,6 +59,9 @@ ABSL_FLAG(ByteSize, pinned_pool_bytes, ByteSize{4 * kGiB},
           "Host staging memory of one device (pinned for a GPU); one batch may take half of it.");
 ABSL_FLAG(absl::optional<ByteSize>, device_pool_bytes, absl::nullopt,
           "Pooled memory on one GPU; three quarters of what is free at start when not given.");
+ABSL_FLAG(absl::Duration, min_client_ping_interval, absl::Seconds(5),
+          "How often a client may send keepalive pings, also without calls; faster ones are "
+          "disconnected.");
 ABSL_FLAG(absl::Duration, keepalive_time, absl::Seconds(60),
           "How long a connection may be silent before the server pings it.");
 ABSL_FLAG(absl::Duration, keepalive_timeout, absl::Seconds(20),
@@ -187,6 +190,9 @@ absl::StatusOr<ServerConfig> ReadServerConfig() {
       check.Range("max_stream_requests", absl::GetFlag(FLAGS_max_stream_requests), 1, kMaxCount);
   grpc.max_stream_unsent_bytes = check.Size(
       "max_stream_unsent_bytes", absl::GetFlag(FLAGS_max_stream_unsent_bytes), 1024, kMaxPool);
+  grpc.min_client_ping_interval =
+      check.Time("min_client_ping_interval", absl::GetFlag(FLAGS_min_client_ping_interval),
+                 absl::Milliseconds(1), absl::Hours(1));
   grpc.keepalive_time = check.Time("keepalive_time", absl::GetFlag(FLAGS_keepalive_time),
                                    absl::Seconds(1), absl::Hours(24));
   grpc.keepalive_timeout = check.Time("keepalive_timeout", absl::GetFlag(FLAGS_keepalive_timeout),

@@ -51,8 +51,8 @@ std::shared_ptr<std::byte> AllocateSmall(int64_t bytes) {
 std::shared_ptr<std::byte> MapHugePages(int64_t bytes) {
   const auto alignment = static_cast<size_t>(kHugePageBytes);
   const size_t size = (static_cast<size_t>(bytes) + alignment - 1) / alignment * alignment;
-  void* mapped = mmap(nullptr, size + alignment, PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* mapped =
+      mmap(nullptr, size + alignment, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapped == MAP_FAILED) {
     return nullptr;
   }
@@ -256,6 +256,19 @@ BufferPool::~BufferPool() = default;
 
 absl::StatusOr<std::shared_ptr<std::byte>> BufferPool::Lease(int64_t bytes) {
   return core_->Lease(bytes);
+}
+
+void BufferPool::Prewarm(int64_t largest_bytes, int copies) {
+  std::vector<std::shared_ptr<std::byte>> held;
+  for (int64_t bytes = ClassBytes(0); bytes <= largest_bytes; bytes *= 2) {
+    for (int i = 0; i < copies; ++i) {
+      auto lease = Lease(bytes);
+      if (!lease.ok()) {
+        return;
+      }
+      held.push_back(*std::move(lease));
+    }
+  }
 }
 
 PoolUsage BufferPool::usage() const { return core_->usage(); }

@@ -52,6 +52,10 @@ class BufferPool {
   ///         UNAVAILABLE when leased slabs leave no room now.
   absl::StatusOr<std::shared_ptr<std::byte>> Lease(int64_t bytes);
 
+  /// Allocates `copies` free slabs of each power of two up to `largest_bytes`, so that early leases
+  /// of these sizes find one. Stops where the budget or the source does.
+  void Prewarm(int64_t largest_bytes, int copies);
+
   PoolUsage usage() const;
   int64_t budget_bytes() const;
 

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "norm/cuda/device_info.h"
 #include "server/device/cuda_batch_executor.h"
+#include "server/device/cuda_copy_bandwidth.h"
 #include "server/device/kernel_status.h"
 
 namespace norm::server {
@@ -48,6 +49,10 @@ absl::StatusOr<std::unique_ptr<BatchExecutor>> MakeCudaExecutor(const DeviceFact
                                                                 int device_index,
                                                                 const DeviceOptions& options,
                                                                 Metrics& metrics) {
+  // Without it the share of the bandwidth is not recorded; a card that is nearly full still serves.
+  if (const Result<double> bandwidth = MeasureDeviceCopyBandwidth(device.ordinal); bandwidth.ok()) {
+    metrics.SetDeviceCopyBandwidth(device_index, bandwidth.value());
+  }
   CudaBatchExecutorOptions cuda;
   cuda.device_name = device.name;
   cuda.device_index = device_index;

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "server/device/copy_bandwidth.h"
 #include "server/device/cpu_batch_executor.h"
 #include "server/device/cuda_devices.h"
 
@@ -76,6 +77,7 @@ absl::StatusOr<std::unique_ptr<DeviceRegistry>> DeviceRegistry::Create(
     cpu.slots = options.cpu_slots;
     cpu.kernel_threads = options.cpu_threads.value_or(MachineThreads());
     cpu.memory_budget_bytes = options.cpu_memory_bytes;
+    metrics.SetDeviceCopyBandwidth(index, MeasureHostCopyBandwidth(cpu.kernel_threads));
     registry->executors_.push_back(std::make_unique<CpuBatchExecutor>(std::move(cpu), metrics));
   }
   registry->devices_ = std::move(devices);

@@ -53,6 +53,7 @@ struct DeviceOptions {
 class DeviceRegistry {
  public:
   /// `devices`: as FindDevices gave them; their order is that of the Metrics' device names.
+  /// Measures each device's copy bandwidth for the metrics.
   static absl::StatusOr<std::unique_ptr<DeviceRegistry>> Create(std::vector<DeviceFacts> devices,
                                                                 const DeviceOptions& options,
                                                                 Metrics& metrics);

@@ -36,8 +36,8 @@ struct Batch {
 ///
 /// Ownership:  the executor holds a batch from Start until it hands it back through `done`.
 /// Threads:    Start may be called from any thread and never blocks; `done` comes on a thread of
-/// the
-///             executor, exactly once per batch, also when the batch failed or the device is lost.
+///             the executor, exactly once per batch, also when the batch failed or the device is
+///             lost.
 /// Results:    status and outputs of each job, and the copy and kernel times of its timing; the
 ///             scheduler fills the rest.
 class BatchExecutor {

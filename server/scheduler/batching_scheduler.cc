@@ -7,18 +7,15 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "server/scheduler/job_completion.h"
 
 namespace norm::server {
 namespace {
 
-constexpr absl::Duration kMinRetryAfter = absl::Milliseconds(1);
-constexpr absl::Duration kMaxRetryAfter = absl::Seconds(10);
 // Draining and device loss end with another process; a second is a load balancer's reaction time.
 constexpr absl::Duration kReplacementRetryAfter = absl::Seconds(1);
 // Departed callers are looked for at most this often: a scan visits every waiting job.
 constexpr absl::Duration kReapInterval = absl::Milliseconds(1);
-// Weight of the newest batch in the running means.
-constexpr double kMeanWeight = 0.1;
 
 int TotalSlots(const std::vector<BatchExecutor*>& executors) {
   return std::accumulate(executors.begin(), executors.end(), 0,
@@ -31,13 +28,6 @@ int64_t LargestJobBytes(const std::vector<BatchExecutor*>& executors) {
     largest = std::max(largest, executor->max_batch_bytes());
   }
   return largest;
-}
-
-JobResult Unstarted(const Job& job, absl::Status status, absl::Time now) {
-  JobResult result;
-  result.status = std::move(status);
-  result.timing.queue = now - job.submitted;
-  return result;
 }
 
 }  // namespace
@@ -92,7 +82,7 @@ absl::Status BatchingScheduler::Submit(std::unique_ptr<Job>& job) {
       return Refuse(RejectReason::kQueueFull,
                     absl::StrCat("queue is full: ", queue_.size() + filing_jobs_,
                                  " requests wait, the limit is ", options_.max_queue_requests),
-                    EstimateRetryAfter());
+                    service_.RetryAfter(queue_.size(), total_slots_));
     }
     job->submitted = now;
     ++in_flight_requests_;
@@ -163,7 +153,7 @@ absl::Status BatchingScheduler::Admit(const Job& job, int64_t bytes, absl::Time 
     return Refuse(RejectReason::kByteBudget,
                   absl::StrCat("requests in flight take ", in_flight_bytes_, " bytes and this one ",
                                bytes, ", the limit is ", options_.max_in_flight_bytes),
-                  EstimateRetryAfter());
+                  service_.RetryAfter(queue_.size(), total_slots_));
   }
   return absl::OkStatus();
 }
@@ -259,7 +249,13 @@ void BatchingScheduler::Dispatch(absl::Time now, Effects& effects) {
         effects);
   }
   largest_healthy_bytes_ = largest;
+  if (!queue_.empty()) {
+    FillSlots(now, effects);
+  }
+  PublishLoad();
+}
 
+void BatchingScheduler::FillSlots(absl::Time now, Effects& effects) {
   std::vector<size_t> order(devices_.size());
   std::iota(order.begin(), order.end(), size_t{0});
   bool progress = true;
@@ -285,7 +281,6 @@ void BatchingScheduler::Dispatch(absl::Time now, Effects& effects) {
       }
     }
   }
-  PublishLoad();
 }
 
 void BatchingScheduler::Apply(Effects effects) {
@@ -301,8 +296,7 @@ void BatchingScheduler::Apply(Effects effects) {
   }
   const absl::Time now = clock_.Now();
   for (Ending& ending : effects.endings) {
-    auto done = std::move(ending.job->done);
-    done(Unstarted(*ending.job, std::move(ending.status), now));
+    CompleteUnstarted(std::move(ending.job), std::move(ending.status), now);
   }
   Forget(effects.endings.size());
 }
@@ -315,11 +309,7 @@ void BatchingScheduler::OnBatchDone(size_t device, int64_t bytes, std::unique_pt
     const absl::Time now = clock_.Now();
     ++devices_[device].free_slots;
     devices_[device].outstanding_bytes -= bytes;
-    const absl::Duration service = now - batch->started;
-    mean_service_ = mean_service_ == absl::ZeroDuration()
-                        ? service
-                        : mean_service_ + kMeanWeight * (service - mean_service_);
-    mean_batch_jobs_ += kMeanWeight * (static_cast<double>(jobs) - mean_batch_jobs_);
+    service_.AddBatch(now - batch->started, static_cast<int64_t>(jobs));
     for (const auto& job : batch->jobs) {
       Settle(*job);
     }
@@ -327,31 +317,8 @@ void BatchingScheduler::OnBatchDone(size_t device, int64_t bytes, std::unique_pt
   }
   // The device first: what is done can wait for the moment that starting the next batch takes.
   Apply(std::move(effects));
-  FinishJobs(device, std::move(batch));
+  CompleteBatch(std::move(batch), executors_[device]->device_name());
   Forget(jobs);
-}
-
-void BatchingScheduler::FinishJobs(size_t device, std::unique_ptr<Batch> batch) {
-  if (batch->results.size() != batch->jobs.size()) {
-    JobResult broken;
-    broken.status = absl::InternalError(absl::StrCat("device returned ", batch->results.size(),
-                                                     " results for ", batch->jobs.size(), " jobs"));
-    batch->results.assign(batch->jobs.size(), broken);
-  }
-  int64_t rows = 0;
-  for (const auto& job : batch->jobs) {
-    rows += job->problem.rows;
-  }
-  for (size_t i = 0; i < batch->jobs.size(); ++i) {
-    Job& job = *batch->jobs[i];
-    JobTiming& timing = batch->results[i].timing;
-    timing.queue = batch->started - job.submitted;
-    timing.device = executors_[device]->device_name();
-    timing.batch_requests = static_cast<int64_t>(batch->jobs.size());
-    timing.batch_rows = rows;
-    auto done = std::move(job.done);
-    done(std::move(batch->results[i]));
-  }
 }
 
 void BatchingScheduler::ReapQueue() {
@@ -428,12 +395,6 @@ absl::Status BatchingScheduler::Drain(absl::Time deadline) {
 
 void BatchingScheduler::PublishLoad() {
   metrics_.SetQueue(queue_.size() + filing_jobs_, in_flight_requests_, in_flight_bytes_);
-}
-
-absl::Duration BatchingScheduler::EstimateRetryAfter() const {
-  const double batches = static_cast<double>(queue_.size()) / std::max(1.0, mean_batch_jobs_);
-  const absl::Duration wait = mean_service_ * (1.0 + batches / std::max(1, total_slots_));
-  return std::clamp(wait, kMinRetryAfter, kMaxRetryAfter);
 }
 
 bool BatchingScheduler::Idle() const { return in_flight_requests_ == 0 && ending_jobs_ == 0; }

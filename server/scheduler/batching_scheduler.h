@@ -17,6 +17,7 @@
 #include "server/scheduler/job_queue.h"
 #include "server/scheduler/parameter_interner.h"
 #include "server/scheduler/scheduler.h"
+#include "server/scheduler/service_estimate.h"
 
 namespace norm::server {
 
@@ -111,15 +112,14 @@ class BatchingScheduler final : public Scheduler {
   void Forget(size_t jobs) ABSL_LOCKS_EXCLUDED(mutex_);
   /// Ends what can no longer start, then fills every free slot.
   void Dispatch(absl::Time now, Effects& effects) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void FillSlots(absl::Time now, Effects& effects) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void PublishLoad() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Duration EstimateRetryAfter() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool Idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   void WaitInQueue(std::unique_ptr<Job> job) ABSL_LOCKS_EXCLUDED(mutex_);
   void Apply(Effects effects) ABSL_LOCKS_EXCLUDED(mutex_);
   void OnBatchDone(size_t device, int64_t bytes, std::unique_ptr<Batch> batch)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  void FinishJobs(size_t device, std::unique_ptr<Batch> batch);
   void Reap() ABSL_LOCKS_EXCLUDED(mutex_);
   void RunTimer() ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -139,9 +139,7 @@ class BatchingScheduler final : public Scheduler {
   int64_t filing_jobs_ ABSL_GUARDED_BY(mutex_) = 0;  // accepted, their key being made
   int64_t ending_jobs_ ABSL_GUARDED_BY(mutex_) = 0;  // no longer counted, `done` not yet returned
   int64_t largest_healthy_bytes_ ABSL_GUARDED_BY(mutex_);
-  // Of recent batches, exponentially weighted.
-  absl::Duration mean_service_ ABSL_GUARDED_BY(mutex_);
-  double mean_batch_jobs_ ABSL_GUARDED_BY(mutex_) = 1.0;
+  ServiceEstimate service_ ABSL_GUARDED_BY(mutex_);
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
 
   std::condition_variable idle_;  // notified when Idle() becomes true

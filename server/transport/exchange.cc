@@ -9,13 +9,22 @@ absl::Status Exchange::SubmitJob(std::unique_ptr<Job> job, absl::Time deadline,
                                  absl::AnyInvocable<void(JobResult)> done) {
   problem_ = job->problem;
   for (const InputTensor& input : job->inputs) bytes_in_ += input.size_bytes;
-  job->deadline = deadline;
+  job->deadline = deadline_ = deadline;
   job->received = received_;
   job->cancelled = std::move(cancelled);
   job->done = std::move(done);
   // Recorded before Submit: afterwards the job's completion may already run on another thread.
   context_.metrics.RecordStage(Stage::kDecode, context_.clock.Now() - received_);
   return context_.scheduler.Submit(job);
+}
+
+absl::StatusCode Exchange::RecordLeft() {
+  if (deadline_ <= context_.clock.Now()) {
+    context_.metrics.RecordDeadlineExceeded(Stage::kSend);
+    return absl::StatusCode::kDeadlineExceeded;
+  }
+  context_.metrics.RecordCancelled(Stage::kSend);
+  return absl::StatusCode::kCancelled;
 }
 
 void Exchange::RecordEnd(Direction direction, absl::StatusCode code) {

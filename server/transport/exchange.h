@@ -60,6 +60,10 @@ class Exchange {
     bytes_out_ = OutputBytes(result);
   }
 
+  /// Counts a finished result that nobody waits for any more; the code such a request ends with:
+  /// DEADLINE_EXCEEDED or CANCELLED.
+  absl::StatusCode RecordLeft();
+
   /// Counts the end of the request.
   void RecordEnd(Direction direction, absl::StatusCode code);
 
@@ -72,6 +76,7 @@ class Exchange {
 
   const ServingContext& context_;
   absl::Time received_;
+  absl::Time deadline_ = absl::InfiniteFuture();
   NormProblem problem_;
   std::optional<RequestKind> kind_;
   int64_t bytes_in_ = 0;

@@ -28,10 +28,6 @@ namespace {
 constexpr int kArmedUnaryCalls = 4;
 constexpr int kArmedStreamCalls = 1;
 
-/// Clients may ping this often, also without calls; gRPC's default of one ping in 5 minutes ends
-/// such connections with too_many_pings.
-constexpr int kMinClientPingIntervalMs = 5000;
-
 int ToMs(absl::Duration duration) { return static_cast<int>(absl::ToInt64Milliseconds(duration)); }
 
 }  // namespace
@@ -67,7 +63,7 @@ class GrpcServer::Impl {
     builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options_.max_concurrent_streams);
     builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
-                               kMinClientPingIntervalMs);
+                               ToMs(options_.min_client_ping_interval));
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, ToMs(options_.keepalive_time));
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, ToMs(options_.keepalive_timeout));

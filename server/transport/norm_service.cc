@@ -91,12 +91,9 @@ class UnaryCall final : public Call {
       Fail(absl::InternalError(absl::StrCat("encoding: ", bytes.status().message())));
       return;
     }
-    if (cancelled_->load(std::memory_order_relaxed)) {
-      context_.metrics.RecordCancelled(Stage::kSend);
-      exchange_->RecordEnd(DirectionOf(request_), absl::StatusCode::kCancelled);
-    } else {
-      exchange_->RecordEnd(DirectionOf(request_), absl::StatusCode::kOk);
-    }
+    const bool left = cancelled_->load(std::memory_order_relaxed);
+    exchange_->RecordEnd(DirectionOf(request_),
+                         left ? exchange_->RecordLeft() : absl::StatusCode::kOk);
     handed_over_ = context_.clock.Now();
     context_.metrics.RecordStage(Stage::kEncode, handed_over_ - start);
     responder_.Finish(*bytes, grpc::Status::OK, finished_.Tag());

@@ -1,28 +1,22 @@
 #include "server/transport/request_decoder.h"
 
-#include <array>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "absl/types/span.h"
 #include "server/transport/field_error.h"
+#include "server/transport/job_builder.h"
 #include "server/transport/op_options.h"
 #include "server/transport/tensor_check.h"
 
 namespace norm::server {
 namespace {
 
-using Tensors = std::array<const norm::v1::Tensor*, kTensorRoleCount>;
-
-size_t Index(TensorRole role) { return static_cast<size_t>(role); }
-
-Tensors TensorsOf(const norm::v1::NormalizeRequest& request) {
-  Tensors tensors{};
+RequestTensors TensorsOf(const norm::v1::NormalizeRequest& request) {
+  RequestTensors tensors{};
   const auto set = [&tensors](TensorRole role, bool present, const norm::v1::Tensor& tensor) {
-    if (present) tensors[Index(role)] = &tensor;
+    if (present) tensors[static_cast<size_t>(role)] = &tensor;
   };
   set(TensorRole::kX, request.has_x(), request.x());
   set(TensorRole::kWeight, request.has_weight(), request.weight());
@@ -33,10 +27,10 @@ Tensors TensorsOf(const norm::v1::NormalizeRequest& request) {
   return tensors;
 }
 
-Tensors TensorsOf(const norm::v1::NormalizeBackwardRequest& request) {
-  Tensors tensors{};
+RequestTensors TensorsOf(const norm::v1::NormalizeBackwardRequest& request) {
+  RequestTensors tensors{};
   const auto set = [&tensors](TensorRole role, bool present, const norm::v1::Tensor& tensor) {
-    if (present) tensors[Index(role)] = &tensor;
+    if (present) tensors[static_cast<size_t>(role)] = &tensor;
   };
   set(TensorRole::kDy, request.has_dy(), request.dy());
   set(TensorRole::kX, request.has_x(), request.x());
@@ -48,218 +42,6 @@ Tensors TensorsOf(const norm::v1::NormalizeBackwardRequest& request) {
   set(TensorRole::kRunningVar, request.has_running_var(), request.running_var());
   return tensors;
 }
-
-int64_t Product(absl::Span<const int64_t> dimensions) {
-  int64_t product = 1;
-  for (const int64_t dimension : dimensions) product *= dimension;
-  return product;
-}
-
-/// Builds one job, tensor by tensor. Every method stops at the first violation.
-class JobBuilder {
- public:
-  JobBuilder(const Tensors& tensors, const wire::ReceivedMessage& message)
-      : tensors_(tensors), message_(message), job_(std::make_unique<Job>()) {}
-
-  NormProblem& problem() { return job_->problem; }
-  int* normalized_dims() { return &normalized_dims_; }
-  bool Has(TensorRole role) const { return tensors_[Index(role)] != nullptr; }
-  std::unique_ptr<Job> Take() { return std::move(job_); }
-
-  /// Takes x and derives rows, hidden_size and the BatchNorm shape from it.
-  absl::Status TakeX() {
-    auto x = Take(TensorRole::kX);
-    if (!x.ok()) return x.status();
-    x_shape_ = x->shape;
-    problem().dtype = x->dtype;
-    problem().weight_dtype = StatisticsDType(x->dtype);
-    return problem().op == Op::kBatchNorm ? ReadBatchNormShape() : ReadRowShape();
-  }
-
-  /// A tensor of the shape and dtype of x, when present.
-  absl::Status TakeLikeX(TensorRole role) {
-    if (!Has(role)) return absl::OkStatus();
-    auto tensor = Take(role);
-    if (!tensor.ok()) return tensor.status();
-    if (absl::Status status = CheckDType(role, tensor->dtype, problem().dtype, "of x");
-        !status.ok()) {
-      return status;
-    }
-    if (tensor->shape != x_shape_) {
-      return InvalidField(Name(role, ".shape"), absl::StrCat(ShapeText(tensor->shape), " != shape ",
-                                                             ShapeText(x_shape_), " of x"));
-    }
-    return absl::OkStatus();
-  }
-
-  /// weight or bias, when present.
-  absl::Status TakeParameter(TensorRole role) {
-    if (!Has(role)) return absl::OkStatus();
-    auto tensor = Take(role);
-    if (!tensor.ok()) return tensor.status();
-    if (!IsSupportedWeightDType(problem().dtype, tensor->dtype)) {
-      return InvalidField(Name(role, ".dtype"),
-                          absl::StrCat(DTypeName(tensor->dtype), " must be f32 or the dtype ",
-                                       DTypeName(problem().dtype), " of x"));
-    }
-    if (role == TensorRole::kBias && Has(TensorRole::kWeight)) {
-      absl::Status status = CheckDType(role, tensor->dtype, problem().weight_dtype, "of weight");
-      if (!status.ok()) return status;
-    }
-    problem().weight_dtype = tensor->dtype;
-    const bool batch_norm = problem().op == Op::kBatchNorm;
-    return CheckVector(role, *tensor, batch_norm ? "channels" : "hidden_size",
-                       problem().hidden_size, batch_norm ? Dims{} : NormalizedDims());
-  }
-
-  /// Statistics: one value per channel, or per row for row ops; when present.
-  absl::Status TakeStatistics(TensorRole role) {
-    if (!Has(role)) return absl::OkStatus();
-    auto tensor = Take(role);
-    if (!tensor.ok()) return tensor.status();
-    absl::Status status =
-        CheckDType(role, tensor->dtype, StatisticsDType(problem().dtype), "of statistics");
-    if (!status.ok()) return status;
-    if (problem().op == Op::kBatchNorm) {
-      return CheckVector(role, *tensor, "channels", problem().hidden_size, {});
-    }
-    return CheckVector(role, *tensor, "rows", problem().rows, LeadingDims());
-  }
-
-  /// Refuses a tensor that the op does not take.
-  absl::Status Refuse(TensorRole role, absl::string_view why) {
-    if (!Has(role)) return absl::OkStatus();
-    return InvalidField(TensorRoleName(role), absl::StrCat("is not allowed: ", why));
-  }
-
-  absl::Status Require(TensorRole role, absl::string_view why) {
-    if (Has(role)) return absl::OkStatus();
-    return InvalidField(TensorRoleName(role), absl::StrCat("is missing: ", why));
-  }
-
-  /// Both or none.
-  absl::Status RequirePair(TensorRole a, TensorRole b) {
-    if (Has(a) == Has(b)) return absl::OkStatus();
-    const TensorRole missing = Has(a) ? b : a;
-    const TensorRole given = Has(a) ? a : b;
-    return InvalidField(TensorRoleName(missing), absl::StrCat("is missing: ", TensorRoleName(given),
-                                                              " is given, and they come together"));
-  }
-
-  absl::Status CheckOutputs(const DecodeLimits& limits) {
-    int64_t total = 0;
-    for (int i = 0; i < kTensorRoleCount; ++i) {
-      const auto role = static_cast<TensorRole>(i);
-      if (!problem().outputs.Has(role)) continue;
-      const int64_t elements = TensorElements(problem(), role);
-      const auto size = static_cast<int64_t>(DTypeSize(TensorDType(problem(), role)));
-      // Divides, since the dimensions of an empty tensor are claims without bytes behind them.
-      if (elements > (limits.max_output_bytes - total) / size) {
-        return absl::ResourceExhaustedError(
-            absl::StrCat("output tensors with ", TensorRoleName(role), " of ", elements,
-                         " elements exceed max_message_bytes ", limits.max_output_bytes));
-      }
-      total += elements * size;
-    }
-    return absl::OkStatus();
-  }
-
- private:
-  using Dims = absl::Span<const int64_t>;
-
-  static std::string Name(TensorRole role, absl::string_view suffix) {
-    return absl::StrCat(TensorRoleName(role), suffix);
-  }
-
-  Dims NormalizedDims() const {
-    return absl::MakeConstSpan(x_shape_).last(static_cast<size_t>(normalized_dims_));
-  }
-  Dims LeadingDims() const {
-    return absl::MakeConstSpan(x_shape_).first(x_shape_.size() -
-                                               static_cast<size_t>(normalized_dims_));
-  }
-
-  absl::StatusOr<CheckedTensor> Take(TensorRole role) {
-    if (!Has(role)) return InvalidField(TensorRoleName(role), "is missing");
-    auto checked = CheckTensor(TensorRoleName(role), *tensors_[Index(role)], message_);
-    if (!checked.ok()) return checked;
-    InputTensor& input = job_->inputs[Index(role)];
-    input.runs = checked->payload->runs;
-    input.size_bytes = checked->payload->size_bytes;
-    problem().inputs.Add(role);
-    return checked;
-  }
-
-  static absl::Status CheckDType(TensorRole role, DType given, DType wanted,
-                                 absl::string_view whose) {
-    if (given == wanted) return absl::OkStatus();
-    return InvalidField(Name(role, ".dtype"), absl::StrCat(DTypeName(given), " != dtype ",
-                                                           DTypeName(wanted), " ", whose));
-  }
-
-  /// `tensor` must be [length], or have exactly the dimensions `also` where some are given.
-  static absl::Status CheckVector(TensorRole role, const CheckedTensor& tensor,
-                                  absl::string_view what, int64_t length, Dims also) {
-    if (tensor.elements != length) {
-      return InvalidField(TensorRoleName(role),
-                          absl::StrCat("length ", tensor.elements, " != ", what, " ", length));
-    }
-    const bool flat = tensor.shape.size() == 1 && tensor.shape[0] == length;
-    if (flat || (!also.empty() && absl::MakeConstSpan(tensor.shape) == also)) {
-      return absl::OkStatus();
-    }
-    return InvalidField(
-        Name(role, ".shape"),
-        absl::StrCat(ShapeText(tensor.shape), " must be [", length, "]",
-                     also.size() > 1 ? absl::StrCat(" or ", ShapeText(also)) : std::string()));
-  }
-
-  absl::Status ReadRowShape() {
-    const auto rank = static_cast<int>(x_shape_.size());
-    if (normalized_dims_ > rank) {
-      return InvalidField(absl::StrCat(OpName(problem().op), ".normalized_dims"),
-                          absl::StrCat(normalized_dims_, " > rank ", rank, " of x"));
-    }
-    problem().rows = Product(LeadingDims());
-    problem().hidden_size = Product(NormalizedDims());
-    if (problem().hidden_size < 1) {
-      return InvalidField(
-          "x.shape", absl::StrCat(ShapeText(x_shape_), " has hidden_size 0 (product of the last ",
-                                  normalized_dims_, " dimensions), must be >= 1"));
-    }
-    return absl::OkStatus();
-  }
-
-  absl::Status ReadBatchNormShape() {
-    if (x_shape_.size() < 2) {
-      return InvalidField("x.shape", absl::StrCat(ShapeText(x_shape_), " has rank ",
-                                                  x_shape_.size(), ", batch_norm needs >= 2"));
-    }
-    BatchNormShape& shape = problem().batch_norm_shape;
-    const Dims dims = x_shape_;
-    const bool nchw = shape.layout == BatchNormLayout::kNchw;
-    shape.batch = dims.front();
-    shape.channels = nchw ? dims[1] : dims.back();
-    shape.spatial = Product(nchw ? dims.subspan(2) : dims.subspan(1, dims.size() - 2));
-    if (shape.channels < 1) {
-      return InvalidField("x.shape",
-                          absl::StrCat(ShapeText(x_shape_), " has 0 channels, must be >= 1"));
-    }
-    problem().rows = shape.batch * shape.spatial;
-    problem().hidden_size = shape.channels;
-    if (problem().batch_norm_mode == BatchNormMode::kTraining && problem().rows == 1) {
-      return InvalidField("x.shape", absl::StrCat(ShapeText(x_shape_),
-                                                  " has 1 value per channel, training needs >= 2"));
-    }
-    return absl::OkStatus();
-  }
-
-  const Tensors& tensors_;
-  const wire::ReceivedMessage& message_;
-  std::unique_ptr<Job> job_;
-  std::vector<int64_t> x_shape_;
-  int normalized_dims_ = 1;
-};
 
 absl::Status CheckWeightOffset(JobBuilder& builder) {
   if (builder.problem().weight_offset == 0.0 || builder.Has(TensorRole::kWeight)) {
@@ -389,7 +171,7 @@ std::optional<RequestKind> KindOfAny(const Request& request) {
 absl::StatusOr<std::unique_ptr<Job>> DecodeRequest(const norm::v1::NormalizeRequest& request,
                                                    const wire::ReceivedMessage& message,
                                                    const DecodeLimits& limits) {
-  const Tensors tensors = TensorsOf(request);
+  const RequestTensors tensors = TensorsOf(request);
   JobBuilder builder(tensors, message);
   NormProblem& problem = builder.problem();
   problem.direction = Direction::kForward;
@@ -398,15 +180,15 @@ absl::StatusOr<std::unique_ptr<Job>> DecodeRequest(const norm::v1::NormalizeRequ
   status = problem.op == Op::kBatchNorm ? BuildBatchNormForward(request, builder)
                                         : BuildRowForward(request, builder);
   if (!status.ok()) return status;
-  status = builder.CheckOutputs(limits);
+  status = builder.CheckOutputs(limits.max_output_bytes);
   if (!status.ok()) return status;
-  return builder.Take();
+  return builder.Build();
 }
 
 absl::StatusOr<std::unique_ptr<Job>> DecodeRequest(
     const norm::v1::NormalizeBackwardRequest& request, const wire::ReceivedMessage& message,
     const DecodeLimits& limits) {
-  const Tensors tensors = TensorsOf(request);
+  const RequestTensors tensors = TensorsOf(request);
   JobBuilder builder(tensors, message);
   NormProblem& problem = builder.problem();
   problem.direction = Direction::kBackward;
@@ -423,9 +205,9 @@ absl::StatusOr<std::unique_ptr<Job>> DecodeRequest(
     problem.outputs.Add(TensorRole::kDweight);
   }
   if (request.has_bias() && !request.omit_dbias()) problem.outputs.Add(TensorRole::kDbias);
-  status = builder.CheckOutputs(limits);
+  status = builder.CheckOutputs(limits.max_output_bytes);
   if (!status.ok()) return status;
-  return builder.Take();
+  return builder.Build();
 }
 
 std::optional<RequestKind> KindOf(const norm::v1::NormalizeRequest& request) {

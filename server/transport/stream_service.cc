@@ -190,10 +190,9 @@ class StreamCall final : public Call, private StopListener {
 
   /// Ends one request that was in flight.
   void Complete(StreamExchange& one, const absl::Status& status, grpc::ByteBuffer response) {
-    const bool left = one.cancelled->load(std::memory_order_relaxed);
-    if (left && status.ok()) context_.metrics.RecordCancelled(Stage::kSend);
+    const bool left = status.ok() && one.cancelled->load(std::memory_order_relaxed);
     one.exchange.RecordEnd(one.request.has_backward() ? Direction::kBackward : Direction::kForward,
-                           left && status.ok() ? absl::StatusCode::kCancelled : status.code());
+                           left ? one.exchange.RecordLeft() : status.code());
     const std::lock_guard lock(mutex_);
     in_flight_.erase(one.request.id());
     EnqueueLocked(std::move(response));
@@ -214,6 +213,7 @@ class StreamCall final : public Call, private StopListener {
   void OnWritten(bool ok) {
     {
       const std::lock_guard lock(mutex_);
+      if (ok) context_.metrics.RecordStage(Stage::kSend, context_.clock.Now() - write_started_);
       writing_ = false;
       unsent_bytes_ -= writing_bytes_;
       writing_bytes_ = 0;
@@ -271,6 +271,7 @@ class StreamCall final : public Call, private StopListener {
       if (finishing_) return;
       if (!writing_ && !outbox_.empty()) {
         write = writing_ = true;
+        write_started_ = context_.clock.Now();
         outgoing = std::move(outbox_.front().bytes);
         writing_bytes_ = outbox_.front().size_bytes;
         outbox_.pop_front();
@@ -315,6 +316,7 @@ class StreamCall final : public Call, private StopListener {
   Reading reading_ ABSL_GUARDED_BY(mutex_) = Reading::kOpen;
   bool read_outstanding_ ABSL_GUARDED_BY(mutex_) = false;
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Time write_started_ ABSL_GUARDED_BY(mutex_);
   bool finishing_ ABSL_GUARDED_BY(mutex_) = false;
   bool broken_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status final_status_ ABSL_GUARDED_BY(mutex_);

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <memory>
 #include <string>
 
@@ -18,6 +19,7 @@ namespace {
 
 using norm::test::CanaryRequest;
 using norm::test::CpuServer;
+using norm::test::InProcessServerOptions;
 
 class ServicesTest : public testing::Test {
  protected:
@@ -155,6 +157,38 @@ TEST_F(ServicesTest, BusyPortAndBadAddressAreErrorsInOneLine) {
   EXPECT_EQ(start("nonsense").code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(start("127.0.0.1:x").code(), absl::StatusCode::kInvalidArgument);
 }
+
+/// Whether a connection that pings every 100 ms without calls is still the first one after a second
+/// and a half.
+bool SurvivesPings(absl::Duration allowed) {
+  InProcessServerOptions options;
+  options.grpc.min_client_ping_interval = allowed;
+  CpuServer cpu(options);
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 100);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  arguments.SetInt(GRPC_ARG_HTTP2_MIN_SENT_PING_INTERVAL_WITHOUT_DATA_MS, 100);
+  auto channel = grpc::CreateCustomChannel(cpu.server.address(), grpc::InsecureChannelCredentials(),
+                                           arguments);
+  const auto soon = [] { return std::chrono::system_clock::now() + std::chrono::seconds(30); };
+  EXPECT_TRUE(channel->WaitForConnected(soon()));
+  const bool lost = channel->WaitForStateChange(
+      GRPC_CHANNEL_READY, std::chrono::system_clock::now() + std::chrono::milliseconds(5500));
+  auto stub = norm::v1::NormalizationService::NewStub(channel);
+  grpc::ClientContext context;
+  context.set_wait_for_ready(true);
+  norm::v1::NormalizeResponse response;
+  EXPECT_TRUE(stub->Normalize(&context, CanaryRequest(), &response).ok());
+  return !lost;
+}
+
+TEST(KeepaliveTest, PingsWithinTheAllowedRateKeepTheConnection) {
+  EXPECT_TRUE(SurvivesPings(absl::Milliseconds(500)));
+}
+
+TEST(KeepaliveTest, FasterPingsEndIt) { EXPECT_FALSE(SurvivesPings(absl::Seconds(60))); }
 
 }  // namespace
 }  // namespace norm::server

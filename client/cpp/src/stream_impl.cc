@@ -69,7 +69,7 @@ void NormalizeStream::Impl::Submit(const BackwardRequest& request, absl::Duratio
 
 template <typename Request>
 void NormalizeStream::Impl::SubmitTyped(const Request& request, absl::Duration timeout,
-                                        Callback done) {
+                                        const Callback& done) {
   absl::StatusOr<absl::Time> deadline = DeadlineAfter(timeout);
   if (!deadline.ok()) return Fail(done, deadline.status());
   wire::MessageWriter writer;

@@ -56,7 +56,7 @@ class NormalizeStream::Impl {
   absl::Status Encode(const BackwardRequest& request, wire::MessageWriter* writer,
                       norm::v1::StreamRequest* message);
   template <typename Request>
-  void SubmitTyped(const Request& request, absl::Duration timeout, Callback done);
+  void SubmitTyped(const Request& request, absl::Duration timeout, const Callback& done);
   absl::Status Enqueue(uint64_t id, const grpc::ByteBuffer& buffer, absl::Time deadline,
                        const Callback& done);
 

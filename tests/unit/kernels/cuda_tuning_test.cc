@@ -24,6 +24,7 @@ int64_t HeldElements(const RowNormPlan& plan, DType dtype) {
       return int64_t{threads} * norm_device::kNarrowRowElements;
     case RowMethod::kBlockMedium:
       return int64_t{threads} * norm_device::kMediumRowElements;
+    case RowMethod::kWarpWide:
     case RowMethod::kBlockWide:
       return int64_t{threads} * norm_device::WideRowElements(dtype == DType::kF64, plan.wide);
     case RowMethod::kBlockStreaming:
@@ -53,9 +54,12 @@ TEST(RowNormTuningTest, MethodsChangeAtTheDocumentedSizes) {
     return PlanRowForward(hidden_size, dtype, kDevice).method;
   };
   EXPECT_EQ(method(256, DType::kF32), RowMethod::kWarpRegisters);
-  EXPECT_EQ(method(257, DType::kF32), RowMethod::kBlockNarrow);
-  EXPECT_EQ(method(4096, DType::kBF16), RowMethod::kBlockNarrow);
-  EXPECT_EQ(method(4097, DType::kBF16), RowMethod::kBlockWide);
+  EXPECT_EQ(method(257, DType::kF32), RowMethod::kWarpWide);
+  EXPECT_EQ(method(1024, DType::kF32), RowMethod::kWarpWide);
+  EXPECT_EQ(method(1028, DType::kF32), RowMethod::kBlockNarrow);
+  EXPECT_EQ(method(1023, DType::kF32), RowMethod::kBlockNarrow);
+  EXPECT_EQ(method(4096, DType::kF32), RowMethod::kBlockNarrow);
+  EXPECT_EQ(method(4096, DType::kBF16), RowMethod::kBlockWide);
   EXPECT_EQ(method(16384, DType::kF32), RowMethod::kBlockWide);
   EXPECT_EQ(method(16388, DType::kF32), RowMethod::kBlockStreaming);
   EXPECT_EQ(method(8191, DType::kF32), RowMethod::kBlockWide);

@@ -71,39 +71,42 @@ Status Validate(const BatchNormBackwardArgs& args);
 /// Normalizes each channel over batch and spatial positions.
 ///
 /// Math:         training: mean, var (biased) over the n = batch * spatial values of channel c;
-/// inference: the running ones
+///                 inference: the running ones
 ///               rstd[c] = 1 / sqrt(var[c] + eps), y = (x - mean[c]) * rstd[c] * weight[c] +
-///               bias[c] new_running_mean = (1 - momentum) * running_mean + momentum * mean
+///                 bias[c]
+///               new_running_mean = (1 - momentum) * running_mean + momentum * mean
 ///               new_running_var = (1 - momentum) * running_var + momentum * var * n / (n - 1)
 /// Source:       arXiv:1502.03167 algorithm 1; running statistics as PyTorch (momentum weights the
-/// new value) Shapes:       x, y as args.shape; everything else [channels] Dtypes:       x = y in
-/// {f32, f16, bf16, f64}; weight = bias same as x or f32; statistics f32 (f64 for f64) Numerics:
-/// centred second moments merged by count; never E[x^2] - E[x]^2; (x - mean) is scaled by rstd
-/// before weight Layout:       contiguous in the named layout, no alignment required beyond the
-/// element's Limits:       channels >= 1; batch, spatial >= 0. An empty tensor writes nothing to y,
-/// copies the running statistics
-///               unchanged, and sets mean to 0 and rstd to 1 / sqrt(eps)
+///               new value)
+/// Shapes:       x, y as args.shape; everything else [channels]
+/// Dtypes:       x = y in {f32, f16, bf16, f64}; weight = bias same as x or f32; statistics f32
+///               (f64 for f64)
+/// Numerics:     centred second moments merged by count; never E[x^2] - E[x]^2; (x - mean) is
+///               scaled by rstd before weight
+/// Layout:       contiguous in the named layout, no alignment required beyond the element's
+/// Limits:       channels >= 1; batch, spatial >= 0. An empty tensor writes nothing to y, copies
+///               the running statistics unchanged, and sets mean to 0 and rstd to 1 / sqrt(eps)
 /// Aliasing:     y may equal x exactly; partial overlap is an error
 /// Ownership:    borrows every pointer until work on `stream` completes; allocates nothing
 /// Stream:       enqueues on `stream`, returns without synchronizing; its device must be current
 /// Workspace:    BatchNormForwardWorkspaceBytes(args) bytes, kWorkspaceAlignment
 /// Determinism:  bitwise equal run to run; a channel's bits depend on its data, the shape, dtypes
-/// and the device model only Errors:       kInvalidArgument as Validate; kCuda if a launch is
-/// refused Threads:      safe to call concurrently on different streams
+///               and the device model only
+/// Errors:       kInvalidArgument as Validate; kCuda if a launch is refused
+/// Threads:      safe to call concurrently on different streams
 Status BatchNormForward(const BatchNormForwardArgs& args, Workspace workspace, StreamHandle stream);
 size_t BatchNormForwardWorkspaceBytes(const BatchNormForwardArgs& args);
 
 /// Gradients of BatchNormForward in either mode.
 ///
 /// Math:         h = (x - mean[c]) * rstd[c], dweight[c] = sum dy * h, dbias[c] = sum dy, n = batch
-/// * spatial
+///                 * spatial
 ///               training:  dx = weight[c] * rstd[c] * (dy - dbias[c] / n - h * dweight[c] / n)
 ///               inference: dx = dy * weight[c] * rstd[c] with the running statistics
 /// Source:       arXiv:1502.03167 section 3
 /// Shapes:       dy, x, dx as args.shape; everything else [channels]
 /// Dtypes:       dy = x = dx; weight = dweight = dbias same as x or f32; statistics f32 (f64 for
-/// f64); sums in f32 or
-///               wider, in a fixed order
+///               f64); sums in f32 or wider, in a fixed order
 /// Limits:       as forward; an empty tensor writes zero dweight and dbias
 /// Aliasing:     dx may equal dy or x exactly; partial overlap is an error
 /// Workspace:    BatchNormBackwardWorkspaceBytes(args) bytes on the current device

@@ -55,16 +55,16 @@ Status Validate(const LayerNormBackwardArgs& args);
 /// Normalizes each row to zero mean and unit variance.
 ///
 /// Math:         s = x + residual (rounded to dtype), mean[r] = mean_h(s), rstd[r] = 1 /
-/// sqrt(mean_h((s - mean)^2) + eps)
+///                 sqrt(mean_h((s - mean)^2) + eps)
 ///               y[r,h] = (s[r,h] - mean[r]) * rstd[r] * weight[h] + bias[h]
 /// Source:       arXiv:1607.06450
 /// Shapes:       x, residual, residual_sum, y [rows, hidden_size]; weight, bias [hidden_size];
-/// mean, rstd [rows] Dtypes:       x = residual = residual_sum = y in {f32, f16, bf16, f64}; weight
-/// = bias same as x or f32;
-///               mean, rstd f32 (f64 for f64)
+///               mean, rstd [rows]
+/// Dtypes:       x = residual = residual_sum = y in {f32, f16, bf16, f64}; weight = bias same as x
+///               or f32; mean, rstd f32 (f64 for f64)
 /// Numerics:     the mean is corrected by the mean of the deviations from its first estimate, so
-/// rows whose mean is many
-///               times their spread keep full precision; never E[x^2] - E[x]^2
+///               rows whose mean is many times their spread keep full precision; never E[x^2] -
+///               E[x]^2
 /// Layout:       contiguous, no alignment required beyond the element's
 /// Limits:       hidden_size >= 1; rows >= 0, zero enqueues nothing; 64-bit element offsets
 /// Optional:     residual, weight, bias, mean, rstd may be null
@@ -73,7 +73,8 @@ Status Validate(const LayerNormBackwardArgs& args);
 /// Stream:       enqueues on `stream`, returns without synchronizing; its device must be current
 /// Workspace:    LayerNormForwardWorkspaceBytes(args) bytes, kWorkspaceAlignment
 /// Determinism:  bitwise equal run to run; a row's bits depend on its data, hidden_size, dtypes and
-/// the device model only Errors:       kInvalidArgument as Validate; kCuda if the launch is refused
+///               the device model only
+/// Errors:       kInvalidArgument as Validate; kCuda if the launch is refused
 /// Threads:      safe to call concurrently on different streams
 Status LayerNormForward(const LayerNormForwardArgs& args, Workspace workspace, StreamHandle stream);
 size_t LayerNormForwardWorkspaceBytes(const LayerNormForwardArgs& args);
@@ -86,15 +87,17 @@ size_t LayerNormForwardWorkspaceBytes(const LayerNormForwardArgs& args);
 ///               dweight[h] = sum_r dy[r,h] * h[r,h], dbias[h] = sum_r dy[r,h]
 /// Source:       derivative of arXiv:1607.06450
 /// Shapes:       dy, x, dresidual_sum, dx [rows, hidden_size]; weight, dweight, dbias
-/// [hidden_size]; mean, rstd [rows] Dtypes:       dy = x = dresidual_sum = dx; weight = dweight =
-/// dbias same as x or f32; mean, rstd f32 (f64 for f64);
-///               dweight, dbias summed in f32 or wider, in a fixed order
+///               [hidden_size]; mean, rstd [rows]
+/// Dtypes:       dy = x = dresidual_sum = dx; weight = dweight = dbias same as x or f32; mean, rstd
+///               f32 (f64 for f64); dweight, dbias summed in f32 or wider, in a fixed order
 /// Numerics:     a given f32 mean is corrected by mean_h(x - mean), so its rounding does not reach
-/// dx Limits:       as forward; zero rows write zero dweight and dbias Aliasing:     dx may equal
-/// dy, x or dresidual_sum exactly; partial overlap is an error Workspace:
-/// LayerNormBackwardWorkspaceBytes(args) bytes on the current device Determinism:  bitwise equal
-/// run to run; dx row by row as forward; dweight, dbias depend on the arguments and device model
-/// only Ownership, Stream, Errors, Threads: as LayerNormForward
+///               dx
+/// Limits:       as forward; zero rows write zero dweight and dbias
+/// Aliasing:     dx may equal dy, x or dresidual_sum exactly; partial overlap is an error
+/// Workspace:    LayerNormBackwardWorkspaceBytes(args) bytes on the current device
+/// Determinism:  bitwise equal run to run; dx row by row as forward; dweight, dbias depend on the
+///               arguments and device model only
+/// Ownership, Stream, Errors, Threads: as LayerNormForward
 Status LayerNormBackward(const LayerNormBackwardArgs& args, Workspace workspace,
                          StreamHandle stream);
 size_t LayerNormBackwardWorkspaceBytes(const LayerNormBackwardArgs& args);

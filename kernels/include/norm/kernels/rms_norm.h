@@ -56,9 +56,9 @@ Status Validate(const RmsNormBackwardArgs& args);
 ///               y[r,h] = s[r,h] * rstd[r] * (weight[h] + weight_offset)
 /// Source:       arXiv:1910.07467; weight_offset as in Gemma, residual as in fused add-norm kernels
 /// Shapes:       x, residual, residual_sum, y [rows, hidden_size]; weight [hidden_size]; rstd
-/// [rows] Dtypes:       x = residual = residual_sum = y in {f32, f16, bf16, f64}; weight same as x
-/// or f32; rstd f32 (f64 for f64);
-///               sums in f32 (f64 for f64)
+///               [rows]
+/// Dtypes:       x = residual = residual_sum = y in {f32, f16, bf16, f64}; weight same as x or f32;
+///               rstd f32 (f64 for f64); sums in f32 (f64 for f64)
 /// Layout:       contiguous, no alignment required beyond the element's
 /// Limits:       hidden_size >= 1; rows >= 0, zero enqueues nothing; 64-bit element offsets
 /// Optional:     residual, weight, rstd may be null
@@ -67,7 +67,8 @@ Status Validate(const RmsNormBackwardArgs& args);
 /// Stream:       enqueues on `stream`, returns without synchronizing; its device must be current
 /// Workspace:    RmsNormForwardWorkspaceBytes(args) bytes, kWorkspaceAlignment
 /// Determinism:  bitwise equal run to run; a row's bits depend on its data, hidden_size, dtypes and
-/// the device model only Errors:       kInvalidArgument as Validate; kCuda if the launch is refused
+///               the device model only
+/// Errors:       kInvalidArgument as Validate; kCuda if the launch is refused
 /// Threads:      safe to call concurrently on different streams
 Status RmsNormForward(const RmsNormForwardArgs& args, Workspace workspace, StreamHandle stream);
 size_t RmsNormForwardWorkspaceBytes(const RmsNormForwardArgs& args);
@@ -77,17 +78,18 @@ size_t RmsNormForwardWorkspaceBytes(const RmsNormForwardArgs& args);
 ///
 /// Math:         h = x * rstd, g = dy * (weight + weight_offset)
 ///               dx = rstd * (g - h * mean_h(g * h)) + dresidual_sum, dweight[h] = sum_r dy[r,h] *
-///               h[r,h]
+///                 h[r,h]
 /// Source:       derivative of arXiv:1910.07467
 /// Shapes:       dy, x, dresidual_sum, dx [rows, hidden_size]; weight, dweight [hidden_size]; rstd
-/// [rows] Dtypes:       dy = x = dresidual_sum = dx; weight = dweight same as x or f32; rstd f32
-/// (f64 for f64); dweight summed
-///               in f32 or wider, in a fixed order
+///               [rows]
+/// Dtypes:       dy = x = dresidual_sum = dx; weight = dweight same as x or f32; rstd f32 (f64 for
+///               f64); dweight summed in f32 or wider, in a fixed order
 /// Limits:       as forward; zero rows write a zero dweight
 /// Aliasing:     dx may equal dy, x or dresidual_sum exactly; partial overlap is an error
 /// Workspace:    RmsNormBackwardWorkspaceBytes(args) bytes on the current device
 /// Determinism:  bitwise equal run to run; dx row by row as forward; dweight depends on the
-/// arguments and device model only Ownership, Stream, Errors, Threads: as RmsNormForward
+///               arguments and device model only
+/// Ownership, Stream, Errors, Threads: as RmsNormForward
 Status RmsNormBackward(const RmsNormBackwardArgs& args, Workspace workspace, StreamHandle stream);
 size_t RmsNormBackwardWorkspaceBytes(const RmsNormBackwardArgs& args);
 

@@ -143,6 +143,29 @@ TEST(BufferPoolTest, FiveThousandShapesStayWithinTheBudget) {
   EXPECT_EQ(pool.usage().used_bytes, 0);
 }
 
+TEST(BufferPoolTest, PrewarmedSizesNeedNoAllocation) {
+  CountedMemory memory;
+  BufferPool pool(memory.Source(), kMib, nullptr);
+  pool.Prewarm(64 * kKib, 2);
+  const int64_t allocations = memory.allocations.load();
+  EXPECT_EQ(allocations, 2 * 5);  // 4, 8, 16, 32, 64 KiB
+  EXPECT_EQ(pool.usage().used_bytes, 0);
+  for (int64_t bytes = 1; bytes <= 64 * kKib; bytes += 777) {
+    const auto first = pool.Lease(bytes);
+    const auto second = pool.Lease(bytes);
+    EXPECT_TRUE(first.ok() && second.ok());
+  }
+  EXPECT_EQ(memory.allocations.load(), allocations);
+}
+
+TEST(BufferPoolTest, PrewarmingStopsAtTheBudget) {
+  CountedMemory memory;
+  BufferPool pool(memory.Source(), 20 * kKib, nullptr);
+  pool.Prewarm(kMib, 2);
+  EXPECT_LE(memory.bytes.load(), 20 * kKib);
+  EXPECT_EQ(pool.usage().used_bytes, 0);
+}
+
 TEST(BufferPoolTest, TellsItsListenerEveryChange) {
   CountedMemory memory;
   PoolUsage last;

@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 
+#include "server/device/copy_bandwidth.h"
+
 namespace norm::server {
 namespace {
 
@@ -54,6 +56,12 @@ TEST(DeviceRegistryTest, MakesOneExecutorPerDevice) {
   EXPECT_LE((*registry)->executors()[0]->max_batch_bytes(), 1 << 20);
   EXPECT_TRUE((*registry)->healthy(0));
   EXPECT_TRUE((*registry)->any_healthy());
+}
+
+TEST(CopyBandwidthTest, IsPlausible) {
+  const double bandwidth = MeasureHostCopyBandwidth(1);
+  EXPECT_GT(bandwidth, 1e7);
+  EXPECT_LT(bandwidth, 1e13);
 }
 
 }  // namespace

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-namespace norm::test {
+namespace norm_device {
 namespace {
 
 __global__ void WriteAnywhere(uintptr_t address) { *reinterpret_cast<volatile int*>(address) = 1; }
@@ -22,4 +22,4 @@ bool PoisonContext() {
   return poisoned;
 }
 
-}  // namespace norm::test
+}  // namespace norm_device

@@ -37,8 +37,9 @@ struct ClientOptions {
   std::optional<absl::Duration> keepalive_interval;
 };
 
-/// How many bytes of a request have left for the network; written by the transport, read by whoever
-/// shows progress.
+/// How many bytes of a request the transport is done with; written by it, read by whoever shows
+/// progress. gRPC 1.51 gives the memory of one message back all at once, when its last byte is
+/// sent.
 struct TransferProgress {
   std::atomic<int64_t> total_bytes{0};
   std::atomic<int64_t> sent_bytes{0};

@@ -1,4 +1,4 @@
-#include "server/shutdown_signals.h"
+#include "server/config/shutdown_signals.h"
 
 #include <pthread.h>
 #include <unistd.h>
