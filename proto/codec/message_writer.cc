@@ -138,6 +138,19 @@ void MessageWriter::Attach(norm::v1::Tensor* tensor, grpc::Slice bytes) {
   payloads_.push_back(std::move(bytes));
 }
 
+void MessageWriter::Attach(norm::v1::Tensor* tensor, absl::Span<const std::byte> bytes,
+                           std::shared_ptr<const void> owner) {
+  using Owner = std::shared_ptr<const void>;
+  if (bytes.empty()) {
+    tensor->clear_data();
+    return;
+  }
+  Attach(tensor,
+         grpc::Slice(
+             const_cast<std::byte*>(bytes.data()), bytes.size(),
+             [](void* held) { delete static_cast<Owner*>(held); }, new Owner(std::move(owner))));
+}
+
 absl::StatusOr<grpc::ByteBuffer> MessageWriter::Build(const google::protobuf::Message& message) {
   std::string header;
   if (!message.SerializeToString(&header)) {

@@ -1,9 +1,12 @@
 // Puts a protobuf message together around tensor bytes that stay where they are.
 #pragma once
 
+#include <cstddef>
+#include <memory>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "google/protobuf/message.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/slice.h"
@@ -21,6 +24,11 @@ class MessageWriter {
   /// Makes `bytes` the data of `tensor`, which must be part of the message given to Build.
   /// Overwrites tensor->data with a marker. An empty slice leaves the tensor without data.
   void Attach(norm::v1::Tensor* tensor, grpc::Slice bytes);
+
+  /// The same over memory that `owner` keeps alive; gRPC drops the owner with its last reference, on
+  /// a thread of its own.
+  void Attach(norm::v1::Tensor* tensor, absl::Span<const std::byte> bytes,
+              std::shared_ptr<const void> owner);
 
   /// Serializes `message` with the attached bytes in place of the markers. Tensors whose data was
   /// not attached must be empty. Errors: INTERNAL when protobuf refuses; INVALID_ARGUMENT when the

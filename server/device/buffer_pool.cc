@@ -13,6 +13,8 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "server/scheduler/scheduler.h"
 
 namespace norm::server {
 namespace {
@@ -22,6 +24,8 @@ constexpr int kStepsPerOctave = 4;
 constexpr int kOctaves = 63 - kSmallestShift;
 constexpr int kClassCount = kOctaves * kStepsPerOctave;
 constexpr int64_t kHugePageBytes = int64_t{2} << 20;
+// Leased slabs mostly wait for a socket to take a result: 64 MiB at 1 GB/s.
+constexpr absl::Duration kRetryAfter = absl::Milliseconds(64);
 
 int64_t ClassBytes(int size_class) {
   const int64_t base = int64_t{1} << (kSmallestShift + size_class / kStepsPerOctave);
@@ -118,9 +122,10 @@ class BufferPool::Core : public std::enable_shared_from_this<Core> {
     evicted.clear();
     if (slab == nullptr && !allocate) {
       Notify();
-      return absl::UnavailableError(absl::StrCat("staging memory is in use: ", used_bytes_.load(),
-                                                 " of ", budget_bytes_, " bytes, ",
-                                                 ClassBytes(size_class), " wanted"));
+      return WithRetryAfter(absl::UnavailableError(absl::StrCat(
+                                "staging memory is in use: ", used_bytes_.load(), " of ",
+                                budget_bytes_, " bytes, ", ClassBytes(size_class), " wanted")),
+                            kRetryAfter);
     }
     if (allocate) {
       auto memory = Allocate(ClassBytes(size_class));

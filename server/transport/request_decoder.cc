@@ -1,10 +1,12 @@
 #include "server/transport/request_decoder.h"
 
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "proto/codec/dtype_mapping.h"
 #include "server/transport/field_error.h"
 #include "server/transport/job_builder.h"
 #include "server/transport/op_options.h"
@@ -151,7 +153,7 @@ absl::Status BuildBatchNormBackward(JobBuilder& builder) {
 
 template <typename Request>
 std::optional<RequestKind> KindOfAny(const Request& request) {
-  const std::optional<DType> dtype = FromProto(request.x().dtype());
+  const std::optional<DType> dtype = wire::FromProto(request.x().dtype());
   if (!dtype.has_value()) return std::nullopt;
   switch (request.op_case()) {
     case Request::kRmsNorm:

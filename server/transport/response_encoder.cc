@@ -1,23 +1,10 @@
 #include "server/transport/response_encoder.h"
 
-#include <memory>
-
 #include "absl/types/span.h"
-#include "grpcpp/support/slice.h"
-#include "server/transport/tensor_check.h"
+#include "proto/codec/dtype_mapping.h"
 
 namespace norm::server {
 namespace {
-
-using Owner = std::shared_ptr<const void>;
-
-/// A slice over the output; gRPC drops the owner with the last reference, on a thread of its own.
-grpc::Slice SliceOf(const OutputTensor& output) {
-  if (output.size_bytes == 0) return grpc::Slice();
-  return grpc::Slice(
-      const_cast<std::byte*>(output.data), static_cast<size_t>(output.size_bytes),
-      [](void* owner) { delete static_cast<Owner*>(owner); }, new Owner(output.owner));
-}
 
 class ResponseFiller {
  public:
@@ -28,9 +15,12 @@ class ResponseFiller {
 
   template <typename Shape>
   void Set(TensorRole role, const Shape& shape, norm::v1::Tensor* tensor) {
-    tensor->set_dtype(ToProto(TensorDType(problem_, role)));
+    tensor->set_dtype(wire::ToProto(TensorDType(problem_, role)));
     for (const int64_t dimension : shape) tensor->add_shape(dimension);
-    writer_->Attach(tensor, SliceOf(result_.outputs[static_cast<size_t>(role)]));
+    const OutputTensor& output = result_.outputs[static_cast<size_t>(role)];
+    writer_->Attach(tensor,
+                    absl::MakeConstSpan(output.data, static_cast<size_t>(output.size_bytes)),
+                    output.owner);
   }
 
  private:

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "server/transport/tensor_check.h"
+#include "proto/codec/dtype_mapping.h"
 
 namespace norm::server {
 namespace {
@@ -17,10 +17,10 @@ void FillCapabilities(norm::v1::ServerInfo* info) {
         norm::v1::Capability* capability = info->add_capabilities();
         capability->set_op(OpName(static_cast<Op>(op)));
         capability->set_direction(DirectionName(static_cast<Direction>(direction)));
-        capability->set_dtype(ToProto(static_cast<DType>(dtype)));
+        capability->set_dtype(wire::ToProto(static_cast<DType>(dtype)));
         for (int weight = 0; weight < kDTypeCount; ++weight) {
           if (IsSupportedWeightDType(static_cast<DType>(dtype), static_cast<DType>(weight))) {
-            capability->add_weight_dtypes(ToProto(static_cast<DType>(weight)));
+            capability->add_weight_dtypes(wire::ToProto(static_cast<DType>(weight)));
           }
         }
       }

@@ -1,8 +1,10 @@
 #include "server/transport/tensor_check.h"
 
 #include <limits>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
+#include "proto/codec/dtype_mapping.h"
 #include "server/transport/field_error.h"
 
 namespace norm::server {
@@ -13,38 +15,9 @@ constexpr int kMaxRank = 64;
 
 }  // namespace
 
-std::optional<DType> FromProto(norm::v1::DType dtype) {
-  switch (dtype) {
-    case norm::v1::DTYPE_F32:
-      return DType::kF32;
-    case norm::v1::DTYPE_F16:
-      return DType::kF16;
-    case norm::v1::DTYPE_BF16:
-      return DType::kBF16;
-    case norm::v1::DTYPE_F64:
-      return DType::kF64;
-    default:
-      return std::nullopt;
-  }
-}
-
-norm::v1::DType ToProto(DType dtype) {
-  switch (dtype) {
-    case DType::kF32:
-      return norm::v1::DTYPE_F32;
-    case DType::kF16:
-      return norm::v1::DTYPE_F16;
-    case DType::kBF16:
-      return norm::v1::DTYPE_BF16;
-    case DType::kF64:
-      return norm::v1::DTYPE_F64;
-  }
-  return norm::v1::DTYPE_UNSPECIFIED;
-}
-
 absl::StatusOr<CheckedTensor> CheckTensor(absl::string_view field, const norm::v1::Tensor& tensor,
                                           const wire::ReceivedMessage& message) {
-  const std::optional<DType> dtype = FromProto(tensor.dtype());
+  const std::optional<DType> dtype = wire::FromProto(tensor.dtype());
   if (!dtype.has_value()) {
     return InvalidField(
         absl::StrCat(field, ".dtype"),

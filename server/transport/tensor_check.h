@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -20,10 +19,6 @@ struct CheckedTensor {
   int64_t elements = 0;
   const wire::Payload* payload = nullptr;  // of the message it was checked against
 };
-
-/// Nothing for DTYPE_UNSPECIFIED and for numbers this server does not know.
-std::optional<DType> FromProto(norm::v1::DType dtype);
-norm::v1::DType ToProto(DType dtype);
 
 /// Checks, in this order: dtype known, rank >= 1, dimensions >= 0, the product of the non-zero
 /// dimensions times the element size fits 63 bits, byte count equal to it. Allocates nothing in

@@ -4,45 +4,13 @@
 
 #include <cmath>
 #include <functional>
-#include <random>
 #include <string>
 #include <tuple>
 
+#include "tests/reference/finite_differences.h"
+
 namespace norm::reference {
 namespace {
-
-std::vector<double> Normal(int64_t count, uint32_t seed) {
-  std::mt19937 engine(seed);
-  std::normal_distribution<double> normal;
-  std::vector<double> values(static_cast<size_t>(count));
-  for (double& value : values) {
-    value = normal(engine);
-  }
-  return values;
-}
-
-void ExpectNear(const std::vector<double>& got, const std::vector<double>& want, double tolerance) {
-  ASSERT_EQ(got.size(), want.size());
-  for (size_t i = 0; i < got.size(); ++i) {
-    EXPECT_NEAR(got[i], want[i], tolerance) << "at " << i;
-  }
-}
-
-std::vector<double> CentralDifferences(std::vector<double>& values,
-                                       const std::function<double()>& loss) {
-  constexpr double kStep = 1e-4;
-  std::vector<double> gradient;
-  for (double& value : values) {
-    const double original = value;
-    value = original + kStep;
-    const double above = loss();
-    value = original - kStep;
-    const double below = loss();
-    value = original;
-    gradient.push_back((above - below) / (2 * kStep));
-  }
-  return gradient;
-}
 
 TEST(BatchNormReferenceTest, NormalizesWithBiasedAndUpdatesWithUnbiasedVariance) {
   BatchNormProblem problem;
@@ -88,8 +56,8 @@ TEST(BatchNormReferenceTest, LayoutsAgreeOnPermutedData) {
   BatchNormProblem nchw;
   nchw.shape = {2, 3, 5, ChannelLayout::kNchw};
   nchw.eps = 1e-5;
-  nchw.x = Normal(30, 1);
-  nchw.weight = Normal(3, 2);
+  nchw.x = NormalValues(30, 1);
+  nchw.weight = NormalValues(3, 2);
   BatchNormProblem nhwc = nchw;
   nhwc.shape.layout = ChannelLayout::kNhwc;
   const auto to_nhwc = [](size_t b, size_t c, size_t s) { return (b * 5 + s) * 3 + c; };
@@ -112,14 +80,14 @@ TEST_P(BatchNormGradientTest, AgreesWithCentralDifferences) {
   forward.shape = {2, 3, 4, layout};
   forward.statistics = statistics;
   forward.eps = 1e-3;
-  forward.x = Normal(24, 1);
-  forward.weight = Normal(3, 2);
-  forward.bias = Normal(3, 3);
+  forward.x = NormalValues(24, 1);
+  forward.weight = NormalValues(3, 2);
+  forward.bias = NormalValues(3, 3);
   if (statistics == StatisticsSource::kRunning) {
     forward.running_mean = {0.5, -1, 2};
     forward.running_var = {1, 2, 0.25};
   }
-  const std::vector<double> dy = Normal(24, 4);
+  const std::vector<double> dy = NormalValues(24, 4);
   const auto loss = [&] {
     const std::vector<double> y = BatchNormForward(forward).y;
     double total = 0;

@@ -4,44 +4,11 @@
 
 #include <cmath>
 #include <functional>
-#include <random>
+
+#include "tests/reference/finite_differences.h"
 
 namespace norm::reference {
 namespace {
-
-std::vector<double> Normal(size_t count, uint32_t seed) {
-  std::mt19937 engine(seed);
-  std::normal_distribution<double> normal;
-  std::vector<double> values(count);
-  for (double& value : values) {
-    value = normal(engine);
-  }
-  return values;
-}
-
-void ExpectNear(const std::vector<double>& got, const std::vector<double>& want, double tolerance) {
-  ASSERT_EQ(got.size(), want.size());
-  for (size_t i = 0; i < got.size(); ++i) {
-    EXPECT_NEAR(got[i], want[i], tolerance) << "at " << i;
-  }
-}
-
-/// d loss / d values by central differences.
-std::vector<double> CentralDifferences(std::vector<double>& values,
-                                       const std::function<double()>& loss) {
-  constexpr double kStep = 1e-4;
-  std::vector<double> gradient;
-  for (double& value : values) {
-    const double original = value;
-    value = original + kStep;
-    const double above = loss();
-    value = original - kStep;
-    const double below = loss();
-    value = original;
-    gradient.push_back((above - below) / (2 * kStep));
-  }
-  return gradient;
-}
 
 TEST(RowNormReferenceTest, NormalizesByRootMeanSquare) {
   RowNormProblem problem;
@@ -128,14 +95,14 @@ TEST_P(RowNormGradientTest, AgreesWithCentralDifferences) {
   forward.hidden_size = 7;
   forward.eps = 1e-3;
   forward.weight_offset = layer ? 0.0 : 1.0;
-  forward.x = Normal(21, 1);
-  forward.residual = Normal(21, 2);
-  forward.weight = Normal(7, 3);
+  forward.x = NormalValues(21, 1);
+  forward.residual = NormalValues(21, 2);
+  forward.weight = NormalValues(7, 3);
   if (layer) {
-    forward.bias = Normal(7, 4);
+    forward.bias = NormalValues(7, 4);
   }
-  const std::vector<double> dy = Normal(21, 5);
-  const std::vector<double> dsum = Normal(21, 6);
+  const std::vector<double> dy = NormalValues(21, 5);
+  const std::vector<double> dsum = NormalValues(21, 6);
   const auto loss = [&] {
     const RowNormResult result = RowNormForward(forward);
     double total = 0;

@@ -1,31 +1,16 @@
 #include "request_encoder.h"
 
 #include <algorithm>
-#include <memory>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "grpcpp/support/slice.h"
+#include "proto/codec/dtype_mapping.h"
 
 namespace norm::client {
 namespace {
 
 constexpr size_t kProgressPieceBytes = size_t{4} << 20;
-
-norm::v1::DType ToProto(DType dtype) {
-  switch (dtype) {
-    case DType::kF32:
-      return norm::v1::DTYPE_F32;
-    case DType::kF16:
-      return norm::v1::DTYPE_F16;
-    case DType::kBF16:
-      return norm::v1::DTYPE_BF16;
-    case DType::kF64:
-      return norm::v1::DTYPE_F64;
-  }
-  return norm::v1::DTYPE_UNSPECIFIED;
-}
 
 norm::v1::Rounding ToProto(Rounding rounding) {
   return rounding == Rounding::kOnce ? norm::v1::ROUNDING_ONCE
@@ -42,15 +27,6 @@ norm::v1::BatchNorm::Mode ToProto(BatchNormMode mode) {
                                           : norm::v1::BatchNorm::MODE_INFERENCE;
 }
 
-/// A slice over memory that `owner` keeps alive until gRPC drops the slice.
-grpc::Slice OwnedSlice(absl::Span<const std::byte> bytes, std::shared_ptr<const void> owner) {
-  auto* held = new std::shared_ptr<const void>(std::move(owner));
-  const auto drop = [](void* pointer) {
-    delete static_cast<std::shared_ptr<const void>*>(pointer);
-  };
-  return grpc::Slice(const_cast<std::byte*>(bytes.data()), bytes.size(), drop, held);
-}
-
 /// Attaches views to a message and keeps the first error.
 class TensorEncoder {
  public:
@@ -62,11 +38,11 @@ class TensorEncoder {
       status_ = absl::InvalidArgumentError(absl::StrCat(name, ": ", valid.message()));
       return;
     }
-    tensor->set_dtype(ToProto(view.dtype()));
+    tensor->set_dtype(wire::ToProto(view.dtype()));
     tensor->mutable_shape()->Add(view.shape().begin(), view.shape().end());
     if (view.size_bytes() == 0) return;
     if (view.is_contiguous() && view.owner() != nullptr) {
-      writer_->Attach(tensor, OwnedSlice(view.contiguous_bytes(), view.owner()));
+      writer_->Attach(tensor, view.contiguous_bytes(), view.owner());
       return;
     }
     absl::StatusOr<Tensor> copy = Tensor::CopyOf(view);
@@ -75,7 +51,7 @@ class TensorEncoder {
       return;
     }
     const TensorView copied = copy->view();
-    writer_->Attach(tensor, OwnedSlice(copied.contiguous_bytes(), copied.owner()));
+    writer_->Attach(tensor, copied.contiguous_bytes(), copied.owner());
   }
 
   const absl::Status& status() const { return status_; }

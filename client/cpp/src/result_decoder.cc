@@ -5,13 +5,14 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "proto/codec/dtype_mapping.h"
 
 namespace norm::client {
 namespace {
 
 absl::StatusOr<Tensor> DecodeTensor(const char* name, const wire::ReceivedMessage& received,
                                     const norm::v1::Tensor& tensor) {
-  const std::optional<DType> dtype = FromProto(tensor.dtype());
+  const std::optional<DType> dtype = wire::FromProto(tensor.dtype());
   if (!dtype.has_value()) {
     return absl::InternalError(absl::StrCat("the server's ", name, " has dtype ", tensor.dtype()));
   }
@@ -67,21 +68,6 @@ Timing FromProto(const norm::v1::Timing& timing) {
 }
 
 }  // namespace
-
-std::optional<DType> FromProto(norm::v1::DType dtype) {
-  switch (dtype) {
-    case norm::v1::DTYPE_F32:
-      return DType::kF32;
-    case norm::v1::DTYPE_F16:
-      return DType::kF16;
-    case norm::v1::DTYPE_BF16:
-      return DType::kBF16;
-    case norm::v1::DTYPE_F64:
-      return DType::kF64;
-    default:
-      return std::nullopt;
-  }
-}
 
 absl::StatusOr<ForwardResult> Decode(const wire::ReceivedMessage& received,
                                      const norm::v1::NormalizeResponse& message) {

@@ -15,7 +15,4 @@ absl::StatusOr<ForwardResult> Decode(const wire::ReceivedMessage& received,
 absl::StatusOr<BackwardResult> Decode(const wire::ReceivedMessage& received,
                                       const norm::v1::NormalizeBackwardResponse& message);
 
-/// The client's name of a wire dtype; nothing for one it does not know.
-std::optional<DType> FromProto(norm::v1::DType dtype);
-
 }  // namespace norm::client

@@ -3,7 +3,7 @@
 #include <optional>
 #include <utility>
 
-#include "result_decoder.h"
+#include "proto/codec/dtype_mapping.h"
 
 namespace norm::client {
 namespace {
@@ -37,14 +37,14 @@ ServerInfo Decode(const norm::v1::ServerInfo& message) {
   for (const norm::v1::Device& device : message.devices()) info.devices.push_back(Decode(device));
   info.limits = Decode(message.limits());
   for (const norm::v1::Capability& capability : message.capabilities()) {
-    const std::optional<DType> dtype = FromProto(capability.dtype());
+    const std::optional<DType> dtype = wire::FromProto(capability.dtype());
     if (!dtype.has_value()) continue;  // of a newer server
     Capability entry{.op = capability.op(),
                      .direction = capability.direction(),
                      .dtype = *dtype,
                      .weight_dtypes = {}};
     for (int weight_dtype : capability.weight_dtypes()) {
-      if (auto known = FromProto(static_cast<norm::v1::DType>(weight_dtype)))
+      if (auto known = wire::FromProto(static_cast<norm::v1::DType>(weight_dtype)))
         entry.weight_dtypes.push_back(*known);
     }
     info.capabilities.push_back(std::move(entry));

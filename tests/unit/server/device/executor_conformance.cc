@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "server/scheduler/batching_scheduler.h"
+#include "server/scheduler/scheduler.h"
 
 namespace norm::server {
 
@@ -250,6 +251,7 @@ TEST_P(ExecutorConformanceTest, MemoryHeldByResultsMakesTheNextOneUnavailable) {
     status = held.back().status;
   }
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_GT(RetryAfter(status), absl::ZeroDuration());
   held.clear();
   EXPECT_TRUE(Run({test::JobBuilder(test::RmsNormProblem(1024, 512))})[0].status.ok());
 }
