@@ -22,7 +22,7 @@ mkdir -p "$bundle"/{bin,lib,tests,deploy}
 programs=("$build/server/normd" "$build/client/normctl/normctl")
 while IFS= read -r program; do programs+=("$program"); done < <(
   # Test programs of the gpu label, the command line of each test case being its first word.
-  ctest --test-dir "$build" -L gpu --show-only=json-v1 | grep -A 1 '"command" :' | grep -o "\"$build/[^\"]*\"" | tr -d '"' |
+  ctest --test-dir "$build" -L gpu --show-only=json-v1 | grep -A 2 '"command" :' | grep -o "\"$build/[^\"]*\"" | tr -d '"' |
     sort -u
 )
 while IFS= read -r program; do programs+=("$program"); done < <(
