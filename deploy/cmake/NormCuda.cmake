@@ -18,6 +18,8 @@ if(NOT NORM_CUDA STREQUAL "OFF")
     set(CMAKE_CUDA_STANDARD 20)
     set(CMAKE_CUDA_STANDARD_REQUIRED ON)
     set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
+    # row_norm_backward_f32.cu for sm_90: 144 KB of object file instead of 629 KB, same compile time (nvcc 13.0, 2026-11-29).
+    add_compile_options($<$<COMPILE_LANGUAGE:CUDA>:--compress-mode=size>)
     find_package(CUDAToolkit REQUIRED)
     set(NORM_HAVE_CUDA TRUE)
   elseif(NORM_CUDA STREQUAL "ON")
