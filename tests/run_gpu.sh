@@ -2,7 +2,8 @@
 # Runs inside the bundle on a machine with an NVIDIA GPU: every gpu-labelled test program, the real inputs against a live
 # normd, the soak, and compute-sanitizer over the kernel tests. Ends with a short table. Exit 0 only if every row is ok.
 # Usage: run_gpu.sh [quick|full]   (default full; quick shortens the soak and the sanitizers)
-# Environment: LOG_DIR (default: logs beside the bundle's bin), SANITIZER_FILTER (GoogleTest filter for the sanitizers).
+# Environment: LOG_DIR (default: logs beside the bundle's bin), SANITIZER_FILTER (GoogleTest filter for the sanitizers),
+# SANITIZER_LIMIT (seconds for one sanitizer on one program).
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -32,12 +33,12 @@ fi
 mode=${1:-full}
 case "$mode" in
   quick)
-    soak_seconds=15 sanitizer_limit=150 sanitizer_tools=(memcheck racecheck)
+    soak_seconds=15 sanitizer_limit=${SANITIZER_LIMIT:-150} sanitizer_tools=(memcheck racecheck)
     sanitizer_filter='*Aliasing*:*FieldCase*:*Determinism*-*Million*'
     ;;
   full)
     # Tests of gigabytes and of millions of rows would take hours under a sanitizer.
-    soak_seconds=60 sanitizer_limit=900 sanitizer_tools=(memcheck racecheck initcheck synccheck)
+    soak_seconds=60 sanitizer_limit=${SANITIZER_LIMIT:-900} sanitizer_tools=(memcheck racecheck initcheck synccheck)
     sanitizer_filter='*-*LargeTensors*:*Million*'
     ;;
   *)
