@@ -1,7 +1,9 @@
 // normd: builds every object, passes references down, drains in reverse.
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -63,6 +65,12 @@ ServerDescription Describe(const ServerConfig& config, const DeviceRegistry& reg
 /// Appears in one step: a reader sees nothing or everything.
 absl::Status WritePortFile(const std::string& path, const std::string& grpc_address,
                            const std::string& metrics_address) {
+  std::error_code ignored;
+  const std::filesystem::file_status before = std::filesystem::status(path, ignored);
+  if (std::filesystem::exists(before) && !std::filesystem::is_regular_file(before)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--port_file: ", path, " exists and is not a regular file"));
+  }
   const std::string unfinished = path + ".unfinished";
   std::ofstream file(unfinished);
   file << "grpc=" << grpc_address << "\nmetrics=" << metrics_address << "\n";

@@ -95,7 +95,11 @@ class Parser {
       return Bad("flagfile", absl::StrCat(path, " is nested deeper than ", kMaxFlagfileDepth));
     }
     std::ifstream file(path);
-    if (!file) return Bad("flagfile", absl::StrCat("cannot open '", path, "'"));
+    // A directory opens, but nothing can be read from it.
+    if (!file || (file.peek(), file.bad())) {
+      return Bad("flagfile", absl::StrCat("cannot read '", path, "'"));
+    }
+    file.clear();
     int number = 0;
     for (std::string line; std::getline(file, line);) {
       ++number;

@@ -117,6 +117,7 @@ class Checker {
     const size_t colon = value.rfind(':');
     int port = -1;
     if (colon == std::string::npos || colon == 0 ||
+        value.find_first_of(" \t") != std::string::npos ||
         !absl::SimpleAtoi(absl::string_view(value).substr(colon + 1), &port) || port < 0 ||
         port > 65535) {
       Fail(flag, "must be host:port with a port in [0, 65535]", absl::StrCat("'", value, "'"));

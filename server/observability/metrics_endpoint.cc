@@ -21,7 +21,11 @@
 namespace norm::server {
 namespace {
 
-constexpr size_t kThreads = 2;
+// A thread waits for a silent connection until the timeout, so a few silent ones must not keep a
+// scraper out for long.
+std::vector<std::string> HttpOptions(const std::string& listen) {
+  return {"listening_ports", listen, "num_threads", "8", "request_timeout_ms", "2000"};
+}
 
 /// Connects to a port of this machine and hangs up.
 void Knock(int port) {
@@ -41,7 +45,7 @@ class MetricsEndpoint::Server {
  public:
   Server(const std::string& listen, std::shared_ptr<Metrics::Impl> counters)
       : counters_(std::move(counters)),
-        exposer_(std::make_unique<prometheus::Exposer>(listen, kThreads)) {
+        exposer_(std::make_unique<prometheus::Exposer>(HttpOptions(listen))) {
     exposer_->RegisterCollectable(counters_, "/metrics");
     const std::vector<int> ports = exposer_->GetListeningPorts();
     port_ = ports.empty() ? 0 : ports.front();

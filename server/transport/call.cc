@@ -3,7 +3,12 @@
 namespace norm::server {
 
 Call::Call(LiveCalls& live) : live_(live) { live_.Add(); }
-Call::~Call() { live_.Remove(); }
+Call::~Call() {
+  if (in_progress_) live_.EndOne();
+  live_.Remove();
+}
+
+void Call::Begin() { in_progress_ = live_.BeginOne(); }
 
 void LiveCalls::Add() {
   const std::lock_guard lock(mutex_);
@@ -18,6 +23,23 @@ void LiveCalls::Remove() {
 void LiveCalls::AwaitNone() {
   std::unique_lock lock(mutex_);
   none_left_.wait(lock, [this] { return calls_ == 0; });
+}
+
+bool LiveCalls::BeginOne() {
+  const std::lock_guard lock(mutex_);
+  if (stopping()) return false;
+  ++in_progress_;
+  return true;
+}
+
+void LiveCalls::EndOne() {
+  const std::lock_guard lock(mutex_);
+  if (--in_progress_ == 0) idle_.notify_all();
+}
+
+bool LiveCalls::AwaitIdle(absl::Time deadline) {
+  std::unique_lock lock(mutex_);
+  return idle_.wait_until(lock, absl::ToChronoTime(deadline), [this] { return in_progress_ == 0; });
 }
 
 void LiveCalls::AddListener(StopListener* listener) {

@@ -8,6 +8,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_set.h"
+#include "absl/time/time.h"
 
 namespace norm::server {
 
@@ -43,8 +44,12 @@ class Call {
  protected:
   virtual ~Call();
 
+  /// A client's call has come; until then it was only armed. Once, before anything else is done.
+  void Begin();
+
  private:
   LiveCalls& live_;
+  bool in_progress_ = false;
   std::atomic<int64_t> references_{0};
 };
 
@@ -92,6 +97,13 @@ class LiveCalls {
   void Remove() ABSL_LOCKS_EXCLUDED(mutex_);
   void AwaitNone() ABSL_LOCKS_EXCLUDED(mutex_);
 
+  /// Counts calls in progress that came before Stop; true when this one did. Calls that come later
+  /// are refused, and drain does not wait for them.
+  bool BeginOne() ABSL_LOCKS_EXCLUDED(mutex_);
+  void EndOne() ABSL_LOCKS_EXCLUDED(mutex_);
+  /// False when some are still in progress at `deadline`.
+  bool AwaitIdle(absl::Time deadline) ABSL_LOCKS_EXCLUDED(mutex_);
+
   /// OnStop is called on the listener at most once, at once when the server is already stopping.
   /// `RemoveListener` returns when no call of OnStop is running; it must not be called from OnStop.
   void AddListener(StopListener* listener) ABSL_LOCKS_EXCLUDED(stop_mutex_);
@@ -103,6 +115,8 @@ class LiveCalls {
   std::mutex mutex_;
   std::condition_variable none_left_;
   int64_t calls_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::condition_variable idle_;
+  int64_t in_progress_ ABSL_GUARDED_BY(mutex_) = 0;
 
   std::mutex stop_mutex_;
   absl::flat_hash_set<StopListener*> listeners_ ABSL_GUARDED_BY(stop_mutex_);

@@ -8,6 +8,10 @@
 namespace norm::server {
 namespace {
 
+/// Hidden size or channels of an x without elements: gradients and statistics have that length, and
+/// no bytes of the request stand behind it.
+constexpr int64_t kMaxHiddenOfEmpty = int64_t{1} << 20;
+
 int64_t Product(absl::Span<const int64_t> dimensions) {
   int64_t product = 1;
   for (const int64_t dimension : dimensions) product *= dimension;
@@ -49,7 +53,15 @@ absl::Status JobBuilder::TakeX() {
   x_shape_ = x->shape;
   problem().dtype = x->dtype;
   problem().weight_dtype = StatisticsDType(x->dtype);
-  return problem().op == Op::kBatchNorm ? ReadBatchNormShape() : ReadRowShape();
+  absl::Status status = problem().op == Op::kBatchNorm ? ReadBatchNormShape() : ReadRowShape();
+  if (!status.ok()) return status;
+  if (x->elements == 0 && problem().hidden_size > kMaxHiddenOfEmpty) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("x.shape ", ShapeText(x_shape_), " is empty and has ", problem().hidden_size,
+                     problem().op == Op::kBatchNorm ? " channels" : " for hidden_size",
+                     ", the limit is ", kMaxHiddenOfEmpty));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status JobBuilder::TakeLikeX(TensorRole role) {

@@ -54,6 +54,7 @@ class UnaryCall final : public Call {
       done_.Drop();
       return;
     }
+    Begin();
     Arm(service_, queue_, context_);
     exchange_.emplace(context_, context_.clock.Now());
     if (absl::Status status = Start(); !status.ok()) Fail(status);

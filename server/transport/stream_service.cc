@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -72,6 +73,7 @@ class StreamCall final : public Call, private StopListener {
       done_.Drop();
       return;
     }
+    Begin();
     Arm(service_, queue_, context_);
     open_ = true;
     deadline_ = ToDeadline(server_context_.deadline());
@@ -123,9 +125,10 @@ class StreamCall final : public Call, private StopListener {
       return;
     }
     absl::Time deadline = deadline_;
-    if (exchange.request.timeout_us() != 0) {
-      deadline = std::min(deadline, exchange.exchange.received() +
-                                        absl::Microseconds(exchange.request.timeout_us()));
+    if (const uint64_t timeout_us = exchange.request.timeout_us(); timeout_us != 0) {
+      constexpr uint64_t kMax = std::numeric_limits<int64_t>::max();
+      const auto timeout = absl::Microseconds(static_cast<int64_t>(std::min(timeout_us, kMax)));
+      deadline = std::min(deadline, exchange.exchange.received() + timeout);
     }
     Ref();
     auto done = [this, one](JobResult result) {

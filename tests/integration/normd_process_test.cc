@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -152,6 +153,19 @@ TEST(NormdProcessTest, BadSettingsAreOneLineAndExitTwo) {
     EXPECT_THAT(output, testing::StartsWith("normd: "));
     EXPECT_EQ(std::count(output.begin(), output.end(), '\n'), 1) << output;
   }
+}
+
+TEST(NormdProcessTest, PortFileReplacesFilesOnly) {
+  const std::string fifo = testing::TempDir() + "/normd_port_fifo";
+  unlink(fifo.c_str());
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  NormdProcess normd({"--port_file=" + fifo});
+  EXPECT_EQ(normd.Wait(), 1);
+  EXPECT_THAT(normd.output(), HasSubstr("--port_file: " + fifo + " exists and is not a regular"));
+  struct stat now {};
+  ASSERT_EQ(stat(fifo.c_str(), &now), 0);
+  EXPECT_TRUE(S_ISFIFO(now.st_mode));
+  unlink(fifo.c_str());
 }
 
 TEST(NormdProcessTest, BusyPortsAreNamedAndExitOne) {

@@ -143,6 +143,7 @@ TEST_F(ServerConfigTest, FlagfileErrorsNameFileAndLine) {
   EXPECT_THAT(Error({"--flagfile=" + path}),
               AllOf(HasSubstr(path + ":2"), HasSubstr("--nonsense")));
   EXPECT_THAT(Error({"--flagfile=/no/such/file"}), HasSubstr("/no/such/file"));
+  EXPECT_THAT(Error({"--flagfile=/tmp"}), HasSubstr("cannot read '/tmp'"));
   const std::string loop = testing::TempDir() + "/loop.flags";
   WriteFile("loop.flags", "--flagfile=" + loop + "\n");
   EXPECT_THAT(Error({"--flagfile=" + loop}), HasSubstr("nested"));

@@ -5,9 +5,11 @@
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include <string>
+#include <vector>
 
 namespace norm::server {
 namespace {
@@ -19,6 +21,9 @@ std::string HttpGet(const std::string& address, const std::string& path) {
   to.sin_family = AF_INET;
   to.sin_port = htons(static_cast<uint16_t>(port));
   inet_pton(AF_INET, "127.0.0.1", &to.sin_addr);
+  // Far longer than an answer takes, shorter than the HTTP library's own patience.
+  const timeval patience{.tv_sec = 10, .tv_usec = 0};
+  setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
   std::string reply;
   if (connect(fd, reinterpret_cast<sockaddr*>(&to), sizeof(to)) == 0) {
     const std::string request = "GET " + path + " HTTP/1.0\r\n\r\n";
@@ -43,6 +48,24 @@ TEST(MetricsEndpointTest, ServesTheCountersOnAnyFreePort) {
   EXPECT_THAT(reply, testing::HasSubstr("200 OK"));
   EXPECT_THAT(reply, testing::HasSubstr("normd_requests_total{op=\"unknown\",direction=\"forward\","
                                         "dtype=\"unknown\",code=\"INVALID_ARGUMENT\"} 1"));
+}
+
+TEST(MetricsEndpointTest, SilentConnectionsDoNotKeepAScraperOut) {
+  Metrics metrics({"cpu"}, {});
+  auto endpoint = MetricsEndpoint::Start("127.0.0.1:0", metrics);
+  ASSERT_TRUE(endpoint.ok()) << endpoint.status();
+  const std::string& address = (*endpoint)->address();
+  sockaddr_in to{};
+  to.sin_family = AF_INET;
+  to.sin_port = htons(static_cast<uint16_t>(std::stoi(address.substr(address.rfind(':') + 1))));
+  inet_pton(AF_INET, "127.0.0.1", &to.sin_addr);
+  std::vector<int> silent;
+  for (int i = 0; i < 5; ++i) {
+    silent.push_back(socket(AF_INET, SOCK_STREAM, 0));
+    ASSERT_EQ(connect(silent.back(), reinterpret_cast<sockaddr*>(&to), sizeof(to)), 0);
+  }
+  EXPECT_THAT(HttpGet(address, "/metrics"), testing::HasSubstr("200 OK"));
+  for (const int fd : silent) close(fd);
 }
 
 TEST(MetricsEndpointTest, BusyPortIsAnError) {

@@ -209,6 +209,27 @@ TEST(RequestDecoderTest, EmptyTensorsAreRequestsToo) {
   }
 }
 
+TEST(RequestDecoderTest, AnEmptyTensorMayNotClaimAGreatLength) {
+  constexpr int64_t kMost = 1 << 20;
+  NormalizeRequest batch = BatchForward();
+  batch.clear_weight();
+  batch.clear_bias();
+  batch.clear_running_mean();
+  batch.clear_running_var();
+  *batch.mutable_x() = Zeros({0, kMost});
+  EXPECT_TRUE(Decoded<NormalizeRequest>(batch).job.ok());
+  *batch.mutable_x() = Zeros({0, kMost + 1});
+  const absl::Status channels = Decoded<NormalizeRequest>(batch).job.status();
+  EXPECT_EQ(channels.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(channels.message()), testing::HasSubstr("has 1048577 channels"));
+
+  NormalizeRequest rows = RmsForward();
+  *rows.mutable_x() = Zeros({0, int64_t{1} << 60});
+  const absl::Status hidden = Decoded<NormalizeRequest>(rows).job.status();
+  EXPECT_EQ(hidden.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(hidden.message()), testing::HasSubstr("the limit is 1048576"));
+}
+
 TEST(RequestDecoderTest, MixedWeightDTypesAreTaken) {
   NormalizeRequest request = RmsForward();
   *request.mutable_x() = RawTensor(norm::v1::DTYPE_BF16, {2, 4}, std::string(16, '\0'));
