@@ -227,6 +227,24 @@ TEST_F(ClientTest, RetriesAfterTheServersPushback) {
   EXPECT_EQ(Floats(result->y), values_);
 }
 
+TEST_F(ClientTest, RetriesACallThatTheServerCutOff) {
+  std::atomic<int> calls{0};
+  server_.on_forward = [&](grpc::ServerContext& context, const v1::NormalizeRequest& request,
+                           v1::NormalizeResponse& response) {
+    if (++calls < 3) context.TryCancel();  // no trailers, as in a Shutdown
+    return EchoX(context, request, response);
+  };
+  absl::StatusOr<ForwardResult> result = Connect()->RmsNorm({.x = x_}, kTimeout);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(calls.load(), 3);
+  calls = 0;
+  const absl::Status cut =
+      Connect({.retry = {.max_attempts = 1}})->RmsNorm({.x = x_}, kTimeout).status();
+  EXPECT_EQ(cut.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(cut.message()), HasSubstr("the server or the connection ended the call"));
+  EXPECT_TRUE(IsServerUnreachable(cut));
+}
+
 TEST_F(ClientTest, TellsARefusalFromAnUnreachableServer) {
   server_.on_forward = [](grpc::ServerContext& context, const v1::NormalizeRequest&,
                           v1::NormalizeResponse&) {
