@@ -4,12 +4,16 @@
 #include "CLI/CLI.hpp"
 #include "client/normctl/commands.h"
 #include "client/normctl/exit_code.h"
+#include "client/normctl/standard_streams.h"
 
 namespace {
 
 /// One line for any wrong command line; help and version are no errors.
-int ReportUsage(const CLI::App& app, const CLI::ParseError& error) {
-  if (error.get_exit_code() == 0) return app.exit(error);
+norm::normctl::ExitCode ReportUsage(const CLI::App& app, const CLI::ParseError& error) {
+  if (error.get_exit_code() == 0) {
+    app.exit(error);
+    return norm::normctl::kSuccess;
+  }
   std::string message = error.what();
   for (char& symbol : message) symbol = symbol == '\n' ? ' ' : symbol;
   std::cerr << "normctl: " << message << " (see normctl --help)\n";
@@ -19,6 +23,7 @@ int ReportUsage(const CLI::App& app, const CLI::ParseError& error) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  norm::normctl::PrepareStandardStreams();
   CLI::App app(
       "Command line of normd: normalizes tensors in files, asks a server about itself, verifies "
       "it.",
@@ -26,7 +31,8 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", NORMD_VERSION);
   app.require_subcommand(1);
   app.footer(
-      "Exit status: 0 success, 1 the server or a file refused, 2 bad usage, 3 server unreachable.");
+      "Exit status: 0 success, 1 the server or a file refused, or stdout cannot be written, 2 bad "
+      "usage, 3 server unreachable.");
   norm::normctl::ExitCode result = norm::normctl::kSuccess;
   norm::normctl::AddRmsNormCommand(&app, &result);
   norm::normctl::AddLayerNormCommand(&app, &result);
@@ -37,7 +43,7 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return ReportUsage(app, error);
+    result = ReportUsage(app, error);
   }
-  return result;
+  return norm::normctl::FinishStdout(result);
 }

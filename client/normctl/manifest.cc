@@ -1,12 +1,11 @@
 #include "client/normctl/manifest.h"
 
 #include <cmath>
-#include <fstream>
 #include <set>
-#include <sstream>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/tensor_file/regular_file.h"
 #include "nlohmann/json.hpp"
 
 namespace norm::normctl {
@@ -170,11 +169,13 @@ absl::StatusOr<VerifyCase> ParseCase(const Json& json, size_t index, const std::
 }  // namespace
 
 absl::StatusOr<std::vector<VerifyCase>> ReadManifest(const std::string& path) {
-  std::ifstream file(path);
-  if (!file) return absl::NotFoundError(absl::StrCat("cannot open ", path));
-  std::ostringstream text;
-  text << file.rdbuf();
-  const Json json = Json::parse(text.str(), nullptr, /*allow_exceptions=*/false);
+  absl::StatusOr<client::RegularFile> file = client::RegularFile::Open(path);
+  if (!file.ok()) return file.status();
+  std::string text(static_cast<size_t>(file->size_bytes()), '\0');
+  absl::Status read =
+      file->ReadAt(0, absl::MakeSpan(reinterpret_cast<std::byte*>(text.data()), text.size()));
+  if (!read.ok()) return read;
+  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   const auto refuse = [&](absl::string_view why) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": ", why));
   };

@@ -143,12 +143,14 @@ void CheckUsage(const OpFlags& flags) {
                                  absl::StrCat("the input ", name, " is for --backward only"));
     }
   }
-  for (const auto* references : {&flags.inputs, &flags.outputs}) {
-    for (const auto& [name, reference] : *references) {
-      if (absl::Status status = client::CheckReference(reference); !status.ok()) {
-        throw CLI::ValidationError(name, std::string(status.message()));
-      }
-    }
+  for (const auto& [name, reference] : flags.inputs) {
+    if (absl::Status status = client::CheckReference(reference); !status.ok())
+      throw CLI::ValidationError(name, std::string(status.message()));
+  }
+  client::TensorOutputs outputs;
+  for (const auto& [name, reference] : flags.outputs) {
+    if (absl::Status status = outputs.Reserve(reference, name); !status.ok())
+      throw CLI::ValidationError(name, std::string(status.message()));
   }
 }
 

@@ -25,7 +25,13 @@ absl::Duration ParseTimeout(const std::string& text) {
 }  // namespace
 
 void ServerFlags::AddTo(CLI::App* command) {
-  command->add_option("--server", server, "Address of normd, host:port")->capture_default_str();
+  command->add_option("--server", server, "Address of normd, host:port")
+      ->capture_default_str()
+      ->check(CLI::Validator(
+          [](const std::string& address) {
+            return std::string(client::CheckAddress(address).message());
+          },
+          "", "ADDRESS"));
   command->add_option_function<std::string>(
       "--timeout", [this](const std::string& text) { timeout = ParseTimeout(text); },
       "Time a call may take, retries included: 30s, 500ms, or seconds [60s]");

@@ -4,8 +4,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -13,17 +16,44 @@
 namespace norm::client {
 namespace {
 
-absl::Status WritePieces(int descriptor, const std::string& path,
-                         const std::vector<absl::Span<const std::byte>>& pieces) {
-  for (absl::Span<const std::byte> piece : pieces) {
-    while (!piece.empty()) {
-      const ssize_t written = ::write(descriptor, piece.data(), piece.size());
-      if (written < 0) {
-        if (errno == EINTR) continue;
-        return absl::ErrnoToStatus(errno, absl::StrCat("cannot write ", path));
-      }
-      piece.remove_prefix(static_cast<size_t>(written));
+constexpr int64_t kCopyBytes = 1 << 20;
+constexpr int kMaxLinks = 40;  // as the kernel's own limit
+
+absl::Status WriteBytes(int descriptor, const std::string& path,
+                        absl::Span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t written = ::write(descriptor, bytes.data(), bytes.size());
+    if (written < 0) {
+      if (errno == EINTR) continue;
+      return absl::ErrnoToStatus(errno, absl::StrCat("cannot write ", path));
     }
+    bytes.remove_prefix(static_cast<size_t>(written));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CopyRange(int descriptor, const std::string& path, const FileRange& range) {
+  std::vector<std::byte> buffer(static_cast<size_t>(std::min(range.size_bytes, kCopyBytes)));
+  for (int64_t done = 0; done < range.size_bytes;) {
+    const int64_t size = std::min(range.size_bytes - done, kCopyBytes);
+    const absl::Span<std::byte> part = absl::MakeSpan(buffer.data(), static_cast<size_t>(size));
+    absl::Status status = range.file->ReadAt(range.offset + done, part);
+    if (status.ok()) status = WriteBytes(descriptor, path, part);
+    if (!status.ok()) return status;
+    done += size;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WritePieces(int descriptor, const std::string& path,
+                         const std::vector<FilePiece>& pieces) {
+  for (const FilePiece& piece : pieces) {
+    const FileRange* range = std::get_if<FileRange>(&piece);
+    absl::Status status =
+        range != nullptr
+            ? CopyRange(descriptor, path, *range)
+            : WriteBytes(descriptor, path, std::get<absl::Span<const std::byte>>(piece));
+    if (!status.ok()) return status;
   }
   return absl::OkStatus();
 }
@@ -31,7 +61,7 @@ absl::Status WritePieces(int descriptor, const std::string& path,
 }  // namespace
 
 absl::StatusOr<RegularFile> RegularFile::Open(const std::string& path) {
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // pipes
   if (descriptor < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot open ", path));
   struct stat attributes = {};
   if (::fstat(descriptor, &attributes) != 0) {
@@ -74,21 +104,41 @@ absl::Status RegularFile::ReadAt(int64_t offset, absl::Span<std::byte> destinati
   return absl::OkStatus();
 }
 
-absl::Status WriteFile(const std::string& path,
-                       const std::vector<absl::Span<const std::byte>>& pieces) {
+std::string CanonicalPath(const std::string& path) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  fs::path name = fs::absolute(path, error);
+  // weakly_canonical leaves a link alone whose target is not there yet.
+  for (int links = 0; links < kMaxLinks; ++links) {
+    const fs::path resolved = fs::weakly_canonical(name, error);
+    name = error ? name.lexically_normal() : resolved;
+    const fs::path target = fs::read_symlink(name, error);
+    if (error) break;
+    name = name.parent_path() / target;
+  }
+  return name.string();
+}
+
+absl::Status WriteFile(const std::string& path, const std::vector<FilePiece>& pieces) {
+  const auto failed = [&] {
+    return absl::ErrnoToStatus(errno, absl::StrCat("cannot write ", path));
+  };
   struct stat attributes = {};
-  const bool in_place = ::stat(path.c_str(), &attributes) == 0 && !S_ISREG(attributes.st_mode);
-  const std::string target = in_place ? path : absl::StrCat(path, ".partial.", ::getpid());
+  const bool exists = ::stat(path.c_str(), &attributes) == 0;
+  if (!exists && errno != ENOENT) return failed();
+  const bool in_place = exists && !S_ISREG(attributes.st_mode);
+  const std::string final_path = in_place ? path : CanonicalPath(path);
+  const std::string target = in_place ? path : absl::StrCat(final_path, ".partial.", ::getpid());
   const int flags = in_place ? O_WRONLY | O_CLOEXEC : O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC;
   const int descriptor = ::open(target.c_str(), flags, 0666);
-  if (descriptor < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot write ", path));
-  absl::Status status = WritePieces(descriptor, path, pieces);
-  if (::close(descriptor) != 0 && status.ok())
-    status = absl::ErrnoToStatus(errno, absl::StrCat("cannot write ", path));
+  if (descriptor < 0) return failed();
+  absl::Status status;
+  if (exists && !in_place && ::fchmod(descriptor, attributes.st_mode & 0777) != 0)
+    status = failed();
+  if (status.ok()) status = WritePieces(descriptor, path, pieces);
+  if (::close(descriptor) != 0 && status.ok()) status = failed();
   if (in_place) return status;
-  if (status.ok() && ::rename(target.c_str(), path.c_str()) != 0) {
-    status = absl::ErrnoToStatus(errno, absl::StrCat("cannot write ", path));
-  }
+  if (status.ok() && ::rename(target.c_str(), final_path.c_str()) != 0) status = failed();
   if (!status.ok()) ::unlink(target.c_str());
   return status;
 }

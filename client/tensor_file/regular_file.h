@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -13,7 +14,7 @@
 namespace norm::client {
 
 /// An open file for reading. Errors carry the path and the system's message; a missing file is
-/// NOT_FOUND.
+/// NOT_FOUND, a pipe, device or folder INVALID_ARGUMENT without waiting for its other end.
 class RegularFile {
  public:
   static absl::StatusOr<RegularFile> Open(const std::string& path);
@@ -34,9 +35,22 @@ class RegularFile {
   int64_t size_bytes_;
 };
 
-/// Writes `pieces` one after another to a new file beside `path`, then gives it that name. A path
-/// that is there and is no regular file (a device, a pipe) is written directly.
-absl::Status WriteFile(const std::string& path,
-                       const std::vector<absl::Span<const std::byte>>& pieces);
+/// A part of an open file; the file outlives it.
+struct FileRange {
+  const RegularFile* file = nullptr;
+  int64_t offset = 0;
+  int64_t size_bytes = 0;
+};
+
+using FilePiece = std::variant<absl::Span<const std::byte>, FileRange>;
+
+/// Writes `pieces` one after another to a new file beside `path`, or beside what a link at `path`
+/// leads to, then gives it that name and the permissions of the file that it replaces. A path that
+/// is there and is no regular file (a device, a pipe) is written directly. Pieces may come from the
+/// file at `path`.
+absl::Status WriteFile(const std::string& path, const std::vector<FilePiece>& pieces);
+
+/// The one absolute name of the file that writing to `path` changes or makes.
+std::string CanonicalPath(const std::string& path);
 
 }  // namespace norm::client

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <filesystem>
 #include <optional>
 #include <set>
+#include <system_error>
 #include <utility>
 
 #include "absl/numeric/int128.h"
@@ -31,6 +33,7 @@ struct Entry {
 };
 
 struct Directory {
+  std::optional<Json> metadata;
   std::vector<Entry> entries;  // in order of their data
   int64_t data_offset = 0;
 };
@@ -149,7 +152,10 @@ absl::StatusOr<Directory> ReadDirectory(const RegularFile& file) {
   const std::optional<Json> header = ParseHeader(text);
   if (!header.has_value()) return broken("the header is not a JSON object of distinct names");
   for (const auto& item : header->items()) {
-    if (item.key() == kMetadata) continue;
+    if (item.key() == kMetadata) {
+      directory.metadata = item.value();
+      continue;
+    }
     Entry entry;
     entry.name = item.key();
     if (std::optional<std::string> error = ParseEntry(item.value(), &entry)) {
@@ -172,6 +178,51 @@ absl::StatusOr<Directory> ReadDirectory(const RegularFile& file) {
   if (end != data_bytes)
     return broken(absl::StrCat("the tensors end at ", end, ", the data at ", data_bytes));
   return directory;
+}
+
+/// A tensor to write; the range of `entry` is that of the file it came from.
+struct Part {
+  Entry entry;
+  FilePiece data;
+};
+
+Part ToPart(const NamedTensor& named) {
+  const absl::Span<const std::byte> bytes = named.tensor.bytes();
+  return Part{Entry{named.name, FormatDType(named.tensor.dtype()), named.tensor.shape(), 0,
+                    static_cast<int64_t>(bytes.size())},
+              bytes};
+}
+
+absl::Status Write(const std::string& path, const std::optional<Json>& metadata,
+                   std::vector<Part> parts) {
+  // Wide elements first, as the format's own writer has it: every tensor is aligned.
+  std::stable_sort(parts.begin(), parts.end(), [](const Part& a, const Part& b) {
+    return AnyDTypeSize(a.entry.dtype) > AnyDTypeSize(b.entry.dtype);
+  });
+  Json header = Json::object();
+  std::vector<FilePiece> pieces(1);
+  int64_t offset = 0;
+  for (const Part& part : parts) {
+    const Entry& entry = part.entry;
+    if (entry.name == kMetadata || header.contains(entry.name)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, ": tensor name '", entry.name, "' is taken"));
+    }
+    const int64_t end = offset + (entry.end - entry.begin);
+    header[entry.name] = {
+        {"dtype", entry.dtype}, {"shape", entry.shape}, {"data_offsets", {offset, end}}};
+    pieces.push_back(part.data);
+    offset = end;
+  }
+  if (metadata.has_value()) header[std::string(kMetadata)] = *metadata;
+  std::string text = header.dump(-1, ' ', false, Json::error_handler_t::replace);
+  text.append((8 - text.size() % 8) % 8, ' ');
+  std::string prefix;
+  for (int shift = 0; shift < 64; shift += 8)
+    prefix.push_back(static_cast<char>(text.size() >> shift & 0xff));
+  prefix.append(text);
+  pieces[0] = absl::MakeConstSpan(reinterpret_cast<const std::byte*>(prefix.data()), prefix.size());
+  return WriteFile(path, pieces);
 }
 
 }  // namespace
@@ -212,30 +263,33 @@ absl::StatusOr<Tensor> ReadSafetensors(const std::string& path, const std::strin
 }
 
 absl::Status WriteSafetensors(const std::string& path, const std::vector<NamedTensor>& tensors) {
-  Json header = Json::object();
-  std::vector<absl::Span<const std::byte>> pieces(1);
-  int64_t offset = 0;
-  for (const NamedTensor& named : tensors) {
-    if (named.name == kMetadata || header.contains(named.name)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(path, ": tensor name '", named.name, "' is taken"));
-    }
-    const absl::Span<const std::byte> bytes = named.tensor.bytes();
-    const int64_t end = offset + static_cast<int64_t>(bytes.size());
-    header[named.name] = {{"dtype", FormatDType(named.tensor.dtype())},
-                          {"shape", named.tensor.shape()},
-                          {"data_offsets", {offset, end}}};
-    pieces.push_back(bytes);
-    offset = end;
+  std::vector<Part> parts;
+  for (const NamedTensor& named : tensors) parts.push_back(ToPart(named));
+  return Write(path, std::nullopt, std::move(parts));
+}
+
+absl::Status UpdateSafetensors(const std::string& path, const std::vector<NamedTensor>& tensors) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error)) return WriteSafetensors(path, tensors);
+  absl::StatusOr<RegularFile> file = RegularFile::Open(path);
+  if (!file.ok()) return file.status();
+  absl::StatusOr<Directory> directory = ReadDirectory(*file);
+  if (!directory.ok()) {
+    return absl::Status(directory.status().code(),
+                        absl::StrCat("nothing can be added to a file that is not safetensors: ",
+                                     directory.status().message()));
   }
-  std::string text = header.dump(-1, ' ', false, Json::error_handler_t::replace);
-  text.append((8 - text.size() % 8) % 8, ' ');
-  std::string prefix;
-  for (int shift = 0; shift < 64; shift += 8)
-    prefix.push_back(static_cast<char>(text.size() >> shift & 0xff));
-  prefix.append(text);
-  pieces[0] = absl::MakeConstSpan(reinterpret_cast<const std::byte*>(prefix.data()), prefix.size());
-  return WriteFile(path, pieces);
+  std::vector<Part> parts;
+  for (Entry& entry : directory->entries) {
+    const bool replaced =
+        std::any_of(tensors.begin(), tensors.end(),
+                    [&](const NamedTensor& named) { return named.name == entry.name; });
+    if (replaced) continue;
+    const FileRange range{&*file, directory->data_offset + entry.begin, entry.end - entry.begin};
+    parts.push_back(Part{std::move(entry), range});
+  }
+  for (const NamedTensor& named : tensors) parts.push_back(ToPart(named));
+  return Write(path, directory->metadata, std::move(parts));
 }
 
 }  // namespace norm::client

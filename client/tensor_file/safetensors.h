@@ -27,4 +27,9 @@ absl::StatusOr<Tensor> ReadSafetensors(const std::string& path, const std::strin
 /// Errors: INVALID_ARGUMENT for a name given twice.
 absl::Status WriteSafetensors(const std::string& path, const std::vector<NamedTensor>& tensors);
 
+/// Adds or replaces tensors; the others of the file and its metadata stay, whatever their dtypes. A
+/// missing file is made. Errors: as WriteSafetensors, and DATA_LOSS for a file that ReadSafetensors
+/// refuses; it stays as it is. The last of two that update a file at once wins.
+absl::Status UpdateSafetensors(const std::string& path, const std::vector<NamedTensor>& tensors);
+
 }  // namespace norm::client

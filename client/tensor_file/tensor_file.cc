@@ -1,11 +1,13 @@
 #include "client/tensor_file/tensor_file.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/tensor_file/npy.h"
+#include "client/tensor_file/regular_file.h"
 
 namespace norm::client {
 namespace {
@@ -51,25 +53,35 @@ absl::StatusOr<Tensor> ReadTensor(const std::string& reference) {
   return ReadSafetensors(parsed->path, names->front());
 }
 
-absl::Status TensorOutputs::Add(const std::string& reference, const std::string& result_name,
-                                const Tensor& tensor) {
+absl::Status TensorOutputs::Reserve(const std::string& reference, const std::string& result_name) {
   absl::StatusOr<Reference> parsed = Parse(reference);
   if (!parsed.ok()) return parsed.status();
-  if (absl::EndsWith(parsed->path, kNpy)) {
-    if (!npy_.emplace(parsed->path, tensor).second) {
-      return absl::InvalidArgumentError(absl::StrCat(reference, " is named for two results"));
-    }
-    return absl::OkStatus();
-  }
-  const std::string name = parsed->tensor.empty() ? result_name : parsed->tensor;
-  std::vector<NamedTensor>& tensors = safetensors_[parsed->path];
-  for (const NamedTensor& other : tensors) {
-    if (other.name == name) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(parsed->path, ":", name, " is named for two results"));
+  Target target{reference, CanonicalPath(parsed->path), ""};
+  if (!absl::EndsWith(parsed->path, kNpy))
+    target.tensor = parsed->tensor.empty() ? result_name : parsed->tensor;
+  for (const Target& other : targets_) {
+    const bool whole_file = other.tensor.empty() || target.tensor.empty();
+    if (other.path == target.path && (whole_file || other.tensor == target.tensor)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "two results cannot go to the same place: ", other.reference, " and ", reference));
     }
   }
-  tensors.push_back(NamedTensor{name, tensor});
+  targets_.push_back(std::move(target));
+  return absl::OkStatus();
+}
+
+absl::Status TensorOutputs::Add(const std::string& reference, const std::string& result_name,
+                                const Tensor& tensor) {
+  if (absl::Status status = Reserve(reference, result_name); !status.ok()) return status;
+  const Target& target = targets_.back();
+  const std::string path = Parse(reference)->path;
+  if (target.tensor.empty()) {
+    npy_.emplace(path, tensor);
+  } else {
+    SafetensorsFile& file =
+        safetensors_.try_emplace(target.path, SafetensorsFile{path, {}}).first->second;
+    file.tensors.push_back(NamedTensor{target.tensor, tensor});
+  }
   return absl::OkStatus();
 }
 
@@ -77,8 +89,9 @@ absl::Status TensorOutputs::Write() const {
   for (const auto& [path, tensor] : npy_) {
     if (absl::Status status = WriteNpy(path, tensor); !status.ok()) return status;
   }
-  for (const auto& [path, tensors] : safetensors_) {
-    if (absl::Status status = WriteSafetensors(path, tensors); !status.ok()) return status;
+  for (const auto& [key, file] : safetensors_) {
+    absl::Status status = UpdateSafetensors(file.path, file.tensors);
+    if (!status.ok()) return status;
   }
   return absl::OkStatus();
 }

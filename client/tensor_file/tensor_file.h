@@ -16,17 +16,34 @@ namespace norm::client {
 absl::StatusOr<Tensor> ReadTensor(const std::string& reference);
 
 /// Collects results and writes them: "y.npy", or "file.safetensors:name" (several names may share a
-/// file). Without a name in a safetensors reference the result's own name is used.
+/// file, and the tensors that are in it stay). Without a name in a safetensors reference the
+/// result's own name is used.
 class TensorOutputs {
  public:
-  /// Errors: INVALID_ARGUMENT for another file name ending, or a target named twice.
+  /// Takes a place without a tensor, to check references before there are results. Errors:
+  /// INVALID_ARGUMENT for another file name ending, or a place that is taken, by whatever spelling
+  /// or link.
+  absl::Status Reserve(const std::string& reference, const std::string& result_name);
+  /// Errors: as Reserve.
   absl::Status Add(const std::string& reference, const std::string& result_name,
                    const Tensor& tensor);
   absl::Status Write() const;
 
  private:
+  struct Target {
+    std::string reference;
+    std::string path;    // CanonicalPath
+    std::string tensor;  // empty for .npy
+  };
+
+  struct SafetensorsFile {
+    std::string path;  // as it was first named
+    std::vector<NamedTensor> tensors;
+  };
+
+  std::vector<Target> targets_;
   std::map<std::string, Tensor> npy_;
-  std::map<std::string, std::vector<NamedTensor>> safetensors_;
+  std::map<std::string, SafetensorsFile> safetensors_;  // by CanonicalPath
 };
 
 /// Errors: INVALID_ARGUMENT when `reference` names no .npy or .safetensors file.

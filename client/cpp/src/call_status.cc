@@ -4,6 +4,7 @@
 
 #include "absl/strings/cord.h"
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "norm/client/client.h"
 
@@ -24,7 +25,13 @@ void AddDetails(const norm::v1::Status& details, absl::Status* status) {
 absl::Status ToAbslStatus(const grpc::Status& status, const grpc::ClientContext& context,
                           Connection connection) {
   if (status.ok()) return absl::OkStatus();
+  const bool cut_off = status.error_code() == grpc::StatusCode::CANCELLED;
   absl::Status result(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+  if (cut_off) {
+    result = absl::UnavailableError(absl::StrCat("the server or the connection ended the call",
+                                                 status.error_message().empty() ? "" : ": ",
+                                                 status.error_message()));
+  }
   norm::v1::Status details;
   const bool has_details =
       !status.error_details().empty() && details.ParseFromString(status.error_details());
@@ -32,7 +39,7 @@ absl::Status ToAbslStatus(const grpc::Status& status, const grpc::ClientContext&
   // The server marks every UNAVAILABLE of its own with a pushback or details; gRPC's own carry
   // neither.
   const bool answered = has_details || RetryPushback(context).has_value();
-  const bool lost = status.error_code() == grpc::StatusCode::UNAVAILABLE ||
+  const bool lost = cut_off || status.error_code() == grpc::StatusCode::UNAVAILABLE ||
                     (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED &&
                      connection == Connection::kDown);
   if (lost && !answered) result.SetPayload(kUnreachable, absl::Cord());

@@ -18,7 +18,7 @@ namespace norm::client {
 namespace {
 
 absl::Status Validate(const std::string& address, const ClientOptions& options) {
-  if (address.empty()) return absl::InvalidArgumentError("address is empty: host:port is needed");
+  if (absl::Status status = CheckAddress(address); !status.ok()) return status;
   if (options.connections < 1) {
     return absl::InvalidArgumentError(absl::StrCat("connections ", options.connections, " < 1"));
   }

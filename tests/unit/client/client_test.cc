@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstring>
+#include <future>
 #include <memory>
 #include <set>
 #include <string>
@@ -225,6 +226,42 @@ TEST_F(ClientTest, RetriesAfterTheServersPushback) {
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_EQ(calls.load(), 3);
   EXPECT_EQ(Floats(result->y), values_);
+}
+
+TEST_F(ClientTest, RetriesACallThatTheServerCutOff) {
+  std::atomic<int> calls{0};
+  server_.on_forward = [&](grpc::ServerContext& context, const v1::NormalizeRequest& request,
+                           v1::NormalizeResponse& response) {
+    if (++calls < 3) context.TryCancel();  // no trailers, as in a Shutdown
+    return EchoX(context, request, response);
+  };
+  absl::StatusOr<ForwardResult> result = Connect()->RmsNorm({.x = x_}, kTimeout);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(calls.load(), 3);
+  calls = 0;
+  const absl::Status cut =
+      Connect({.retry = {.max_attempts = 1}})->RmsNorm({.x = x_}, kTimeout).status();
+  EXPECT_EQ(cut.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(cut.message()), HasSubstr("the server or the connection ended the call"));
+  EXPECT_TRUE(IsServerUnreachable(cut));
+}
+
+TEST_F(ClientTest, FindsNoServerWhenItShutsDownDuringACall) {
+  std::promise<void> entered;
+  server_.on_forward = [&](grpc::ServerContext& context, const v1::NormalizeRequest&,
+                           v1::NormalizeResponse&) {
+    entered.set_value();
+    while (!context.IsCancelled()) std::this_thread::yield();
+    return grpc::Status::CANCELLED;
+  };
+  const std::unique_ptr<Client> client = Connect({.retry = {.max_attempts = 1}});
+  auto result =
+      std::async(std::launch::async, [&] { return client->RmsNorm({.x = x_}, kTimeout).status(); });
+  entered.get_future().wait();
+  server_.Stop();
+  const absl::Status status = result.get();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+  EXPECT_TRUE(IsServerUnreachable(status));
 }
 
 TEST_F(ClientTest, TellsARefusalFromAnUnreachableServer) {

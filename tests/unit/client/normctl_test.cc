@@ -1,11 +1,14 @@
 // The program as a person runs it: exit codes, what is printed, and files.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 #include <cstdio>
 #include <cstring>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "client/tensor_file/tensor_file.h"
 #include "nlohmann/json.hpp"
@@ -17,6 +20,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using std::string_literals::operator""s;
 
 const std::string kData = NORM_TEST_DATA_DIR;
 
@@ -44,9 +48,11 @@ class NormctlTest : public ::testing::Test {
     };
   }
 
-  Finished Normctl(const std::string& arguments) {
+  /// `redirections` come last and win.
+  Finished Normctl(const std::string& arguments, const std::string& redirections = "") {
     const std::string command = std::string(NORMCTL_PATH) + " " + arguments + " >" +
-                                (folder_ / "out") + " 2>" + (folder_ / "err") + " </dev/null";
+                                (folder_ / "out") + " 2>" + (folder_ / "err") + " </dev/null " +
+                                redirections;
     const int status = std::system(command.c_str());
     return Finished{WIFEXITED(status) ? WEXITSTATUS(status) : -1,
                     ScratchFolder::Read(folder_ / "out"), ScratchFolder::Read(folder_ / "err")};
@@ -127,19 +133,94 @@ TEST_F(NormctlTest, ExitsWith1WhenAFileCannotBeUsed) {
 
 TEST_F(NormctlTest, ExitsWith2AndOneLineOnBadUsage) {
   const std::string input = " --input " + kData + "/digits_nc.npy";
-  for (const std::string& arguments :
-       {std::string(""), std::string("nosuch"), std::string("rmsnorm"), "rmsnorm --nosuch" + input,
-        "rmsnorm --dtype f8" + input, "rmsnorm --eps abc" + input,
-        "rmsnorm --timeout never" + input, "rmsnorm --timeout 0s" + input,
-        "rmsnorm --backward" + input, "rmsnorm --grad g.npy" + input,
-        "rmsnorm --output y.txt" + input, "rmsnorm --bias b.npy" + input,
-        "rmsnorm --normalized-dims 0" + input,
-        "batchnorm --momentum 0.1 --batches-tracked 3" + input, std::string("verify"),
-        "rmsnorm --rstd r.npy" + input}) {
+  for (const std::string& arguments : {std::string(""),
+                                       std::string("nosuch"),
+                                       std::string("rmsnorm"),
+                                       "rmsnorm --nosuch" + input,
+                                       "rmsnorm --dtype f8" + input,
+                                       "rmsnorm --eps abc" + input,
+                                       "rmsnorm --timeout never" + input,
+                                       "rmsnorm --timeout 0s" + input,
+                                       "rmsnorm --backward" + input,
+                                       "rmsnorm --grad g.npy" + input,
+                                       "rmsnorm --output y.txt" + input,
+                                       "rmsnorm --bias b.npy" + input,
+                                       "rmsnorm --normalized-dims 0" + input,
+                                       "batchnorm --momentum 0.1 --batches-tracked 3" + input,
+                                       std::string("verify"),
+                                       "rmsnorm --rstd r.npy" + input,
+                                       "rmsnorm --server 127.0.0.1:111325" + input,
+                                       "health --server 'local host:8470'"s,
+                                       "info --server :8470"s,
+                                       "verify m.json --server localhost"s}) {
     const Finished run = Normctl(arguments);
     EXPECT_EQ(run.exit_code, 2) << arguments;
     EXPECT_EQ(Lines(run.error), 1u) << arguments << ": " << run.error;
     EXPECT_THAT(run.error, HasSubstr("normctl: "));
+  }
+}
+
+TEST_F(NormctlTest, RefusesTwoOutputsOfOneNameBeforeAnyRequest) {
+  int calls = 0;
+  server_.on_backward = [&](grpc::ServerContext&, const v1::NormalizeBackwardRequest&,
+                            v1::NormalizeBackwardResponse&) {
+    ++calls;
+    return grpc::Status::OK;
+  };
+  const std::string x = kData + "/embeddings.safetensors:x";
+  std::filesystem::create_symlink(folder_ / "g.npy", folder_ / "link.npy");
+  std::filesystem::create_symlink(folder_ / "f.safetensors", folder_ / "f.npy");
+  for (const auto& [first, second] : std::vector<std::pair<std::string, std::string>>{
+           {folder_ / "g.npy", folder_ / "g.npy"},
+           {folder_ / "g.npy", folder_ / "none/.././g.npy"},
+           {folder_ / "g.npy", folder_ / "link.npy"},
+           {folder_ / "f.npy", folder_ / "f.safetensors:a"},
+           {folder_ / "f.safetensors:a", folder_ / "./f.safetensors:a"},
+           {folder_ / "f.safetensors", folder_ / "f.safetensors:dx"}}) {
+    const Finished run = Normctl("rmsnorm --backward --input " + x + " --grad " + x + " --output " +
+                                 first + " --dweight-output " + second + Server());
+    EXPECT_EQ(run.exit_code, 2) << first << " " << second;
+    EXPECT_EQ(Lines(run.error), 1u) << run.error;
+  }
+  EXPECT_EQ(calls, 0);
+}
+
+TEST_F(NormctlTest, AddsToASafetensorsFile) {
+  std::filesystem::copy_file(kData + "/formats.safetensors", folder_ / "f.safetensors");
+  const std::string input = "rmsnorm --input " + kData + "/digits_nc.npy --output ";
+  const Finished run = Normctl(input + (folder_ / "f.safetensors:y") + Server());
+  EXPECT_EQ(run.exit_code, 0) << run.error;
+  EXPECT_TRUE(ReadTensor(folder_ / "f.safetensors:y").ok());
+  EXPECT_EQ(ToDoubles(*ReadTensor(folder_ / "f.safetensors:f32")),
+            ToDoubles(*ReadTensor(kData + "/formats.safetensors:f32")));
+  const std::string other = folder_.Write("o.safetensors", "somebody's notes");
+  const Finished refused = Normctl(input + other + ":y" + Server());
+  EXPECT_EQ(refused.exit_code, 1);
+  EXPECT_EQ(Lines(refused.error), 1u);
+  EXPECT_THAT(refused.error, HasSubstr("o.safetensors"));
+  EXPECT_EQ(ScratchFolder::Read(other), "somebody's notes");
+}
+
+TEST_F(NormctlTest, ExitsWith1WhenItsOutputCannotBeWritten) {
+  for (const std::string& redirection : {">/dev/full"s, ">&-"s}) {
+    for (const std::string& arguments :
+         {"health" + Server(), "info --json" + Server(), "--help"s,
+          "rmsnorm --input " + kData + "/digits_nc.npy" + Server()}) {
+      const Finished run = Normctl(arguments, redirection);
+      EXPECT_EQ(run.exit_code, 1) << arguments << redirection;
+      EXPECT_EQ(Lines(run.error), 1u) << run.error;
+      EXPECT_THAT(run.error, HasSubstr("stdout"));
+    }
+  }
+}
+
+TEST_F(NormctlTest, RefusesPipesAsInputs) {
+  ASSERT_EQ(::mkfifo((folder_ / "p.npy").c_str(), 0600), 0);
+  for (const std::string& arguments :
+       {"rmsnorm --input " + (folder_ / "p.npy"), "verify " + (folder_ / "p.npy")}) {
+    const Finished run = Normctl(arguments + Server());
+    EXPECT_EQ(run.exit_code, 1) << arguments;
+    EXPECT_THAT(run.error, HasSubstr("p.npy is not a regular file"));
   }
 }
 

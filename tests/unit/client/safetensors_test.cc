@@ -135,5 +135,74 @@ TEST_F(SafetensorsTest, CollectsOutputsIntoOneFile) {
   EXPECT_EQ(ToDoubles(*ReadTensor(folder_ / "r.npy")), ToDoubles(x));
 }
 
+class SafetensorsUpdateTest : public SafetensorsTest {
+ protected:
+  static Tensor Ones() {
+    Tensor tensor = *Tensor::Allocate(DType::kF32, {2});
+    const std::vector<float> ones = {1, 1};
+    std::memcpy(tensor.mutable_bytes().data(), ones.data(), 8);
+    return tensor;
+  }
+  static absl::Status Put(const std::string& reference) {
+    TensorOutputs outputs;
+    absl::Status status = outputs.Add(reference, "y", Ones());
+    return status.ok() ? outputs.Write() : status;
+  }
+  /// A header padded to whole words, as it is written.
+  static std::string Padded(std::string header) {
+    return header.append((8 - header.size() % 8) % 8, ' ');
+  }
+};
+
+TEST_F(SafetensorsUpdateTest, KeepsTheOtherTensorsAndTheMetadata) {
+  const std::string path = folder_.Write(
+      "f.safetensors",
+      File(R"({"__metadata__":{"from":"pt"},"y":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},)"
+           R"("k":{"dtype":"I64","shape":[1],"data_offsets":[4,12]}})",
+           "1234ABCDEFGH"));
+  ASSERT_TRUE(Put(path + ":y").ok());
+  const std::string ones("\0\0\x80\x3f\0\0\x80\x3f", 8);
+  EXPECT_EQ(
+      ScratchFolder::Read(path),
+      File(
+          Padded(
+              R"({"__metadata__":{"from":"pt"},"k":{"data_offsets":[0,8],"dtype":"I64","shape":[1]},)"
+              R"("y":{"data_offsets":[8,16],"dtype":"F32","shape":[2]}})"),
+          "ABCDEFGH" + ones));
+  ASSERT_TRUE(Put(path + ":z").ok());
+  EXPECT_THAT(*ListSafetensors(path), ElementsAre("k", "y", "z"));
+}
+
+TEST_F(SafetensorsUpdateTest, CopiesWhatIsLargerThanItsBuffer) {
+  std::string data(5 << 20, 'x');
+  for (size_t i = 0; i < data.size(); ++i) data[i] = static_cast<char>(i * 2654435761u >> 24);
+  const std::string path = folder_.Write(
+      "f.safetensors",
+      File(R"({"k":{"dtype":"U8","shape":[5242880],"data_offsets":[0,5242880]}})", data));
+  ASSERT_TRUE(Put(path + ":y").ok());
+  const std::string written = ScratchFolder::Read(path);
+  EXPECT_EQ(written.substr(written.size() - data.size()), data);  // wider elements come first
+  EXPECT_TRUE(ReadSafetensors(path, "y").ok());
+}
+
+TEST_F(SafetensorsUpdateTest, NeverDestroysAFileThatIsNone) {
+  for (const std::string& contents : {std::string("notes"), std::string(), std::string(64, 'x')}) {
+    const std::string path = folder_.Write("f.safetensors", contents);
+    const absl::Status status = Put(path + ":y");
+    EXPECT_FALSE(status.ok());
+    EXPECT_THAT(std::string(status.message()), HasSubstr(path));
+    EXPECT_EQ(ScratchFolder::Read(path), contents);
+  }
+}
+
+TEST_F(SafetensorsUpdateTest, TakesAllTensorsOfOneCommand) {
+  TensorOutputs outputs;
+  ASSERT_TRUE(outputs.Add(folder_ / "f.safetensors:a", "y", Ones()).ok());
+  ASSERT_TRUE(outputs.Add(folder_ / "./f.safetensors:b", "y", Ones()).ok());
+  EXPECT_FALSE(outputs.Add(folder_ / "none/../f.safetensors:a", "y", Ones()).ok());
+  ASSERT_TRUE(outputs.Write().ok());
+  EXPECT_THAT(*ListSafetensors(folder_ / "f.safetensors"), ElementsAre("a", "b"));
+}
+
 }  // namespace
 }  // namespace norm::client

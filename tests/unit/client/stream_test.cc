@@ -151,6 +151,21 @@ TEST_F(NormalizeStreamTest, CompletesEverythingOnceWhenTheStreamBreaks) {
             absl::StatusCode::kUnavailable);
 }
 
+TEST_F(NormalizeStreamTest, CallsItUnavailableWhenTheServerCutsTheStreamOff) {
+  server_.on_stream = [](grpc::ServerContext& context, ServerStream& stream) {
+    v1::StreamRequest request;
+    for (int i = 0; i < 5; ++i) stream.Read(&request);
+    context.TryCancel();
+    return grpc::Status::CANCELLED;
+  };
+  const std::unique_ptr<NormalizeStream> stream = client_->OpenStream();
+  std::vector<std::future<absl::StatusOr<ForwardResult>>> results;
+  for (int i = 0; i < 5; ++i) results.push_back(stream->Normalize(Request(1), kTimeout));
+  for (auto& result : results)
+    EXPECT_EQ(result.get().status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(stream->Finish(kTimeout).code(), absl::StatusCode::kUnavailable);
+}
+
 TEST_F(NormalizeStreamTest, CancelsWhatIsInFlightOnDestruction) {
   server_.on_stream = NeverAnswer;
   std::unique_ptr<NormalizeStream> stream = client_->OpenStream();

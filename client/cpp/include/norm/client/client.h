@@ -25,9 +25,9 @@ namespace norm::client {
 /// Ownership:  streams opened by a client may outlive it.
 class Client {
  public:
-  /// `address` is host:port, or any gRPC target ("unix:/run/normd.sock", "dns:///name:8470"). Does
-  /// not wait for the server: the first call connects. Errors: INVALID_ARGUMENT for an empty
-  /// address or options out of range.
+  /// `address` is host:port ("[::1]:8470" for IPv6), or a gRPC target ("unix:/run/normd.sock",
+  /// "dns:///name:8470"). Does not wait for the server: the first call connects. Errors: as
+  /// CheckAddress, and INVALID_ARGUMENT for options out of range.
   static absl::StatusOr<std::unique_ptr<Client>> Create(const std::string& address,
                                                         const ClientOptions& options = {});
   ~Client();
@@ -64,6 +64,11 @@ class Client {
   explicit Client(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
+
+/// Errors: INVALID_ARGUMENT naming the address and the rule it breaks: a host, a port in
+/// [1, 65535], no spaces; targets of gRPC are dns:, ipv4:, ipv6:, unix:, unix-abstract:, vsock: and
+/// xds:.
+absl::Status CheckAddress(const std::string& address);
 
 /// Whether a failed call never got an answer from a server: no connection, or one that broke.
 bool IsServerUnreachable(const absl::Status& status);

@@ -25,7 +25,8 @@ struct StreamOptions {
 /// Completion: exactly one per submitted request, whatever happens: the result, the request's own
 /// error (which leaves the
 ///             stream open), DEADLINE_EXCEEDED at the request's deadline even from a silent server,
-///             the stream's error when it breaks, CANCELLED when it is destroyed.
+///             the stream's error when it breaks (UNAVAILABLE when the server cuts it off),
+///             CANCELLED when it is destroyed.
 /// Retries:    none; a request that failed with UNAVAILABLE is submitted again by the caller.
 /// Threads:    every method may be called from several threads at once. Callbacks run one at a time
 /// on the thread that the

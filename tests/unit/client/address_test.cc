@@ -1,0 +1,65 @@
+// Addresses that Client::Create takes.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "norm/client/client.h"
+
+namespace norm::client {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+TEST(AddressTest, TakesHostsWithPortsAndTargetsOfGrpc) {
+  for (const char* address :
+       {"127.0.0.1:8470", "localhost:1", "a-b_c.example.org:65535", "[::1]:8470",
+        "[fe80::1%eth0]:8470", "unix:/run/normd.sock", "unix:///run/normd.sock",
+        "unix-abstract:normd", "dns:///name:8470", "dns:name:8470", "dns://8.8.8.8/name:8470",
+        "ipv4:127.0.0.1:8470,127.0.0.2:8470", "ipv6:[::1]:8470"}) {
+    const absl::Status status = Client::Create(address).status();
+    EXPECT_TRUE(status.ok()) << status;
+  }
+}
+
+TEST(AddressTest, NamesTheAddressAndTheRule) {
+  const struct {
+    std::string address;
+    std::string rule;
+  } cases[] = {
+      {"", "is empty"},
+      {"localhost", "has no port"},
+      {"localhost:", "port '' is not a number"},
+      {"localhost:http", "port 'http' is not a number"},
+      {"localhost:-1", "port '-1' is not a number"},
+      {"localhost:+80", "port '+80' is not a number"},
+      {"localhost:0", "port 0 is outside [1, 65535]"},
+      {"127.0.0.1:65536", "port 65536 is outside [1, 65535]"},
+      {"127.0.0.1:111325", "port 111325 is outside [1, 65535]"},
+      {"127.0.0.1:99999999999999999999", "port 99999999999999999999 is outside [1, 65535]"},
+      {":8470", "the host is empty"},
+      {"[]:8470", "the host is empty"},
+      {" localhost:8470", "a space"},
+      {"local host:8470", "a space"},
+      {"localhost:8470\n", "a space"},
+      {"::1:8470", "an IPv6 address stands in brackets"},
+      {"[::1:8470", "is not [IPv6]:port"},
+      {"[::1]8470", "is not [IPv6]:port"},
+      {"[localhost]:8470", "is not [IPv6]:port"},
+      {"http://localhost:8470", "the host 'http://localhost' has a '/'"},
+      {"user@localhost:8470", "the host 'user@localhost' has a '@'"},
+      {"dns:///name:70000", "port 70000 is outside [1, 65535]"},
+      {"dns:///:8470", "the host is empty"},
+      {"ipv4:127.0.0.1:8470,127.0.0.2:0", "port 0 is outside [1, 65535]"},
+      {"unix:", "no path"},
+  };
+  for (const auto& wrong : cases) {
+    const absl::Status status = Client::Create(wrong.address).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << wrong.address;
+    EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("address"), HasSubstr(wrong.rule)));
+  }
+}
+
+}  // namespace
+}  // namespace norm::client
