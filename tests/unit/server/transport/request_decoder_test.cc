@@ -509,11 +509,11 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& param_info) { return std::string(param_info.param.name); });
 
 TEST(RequestDecoderTest, OutputsPastTheLimitAreResourceExhausted) {
-  // Statistics of channels that no byte of the message stands for.
+  // Statistics of as many channels as an empty tensor may claim.
   NormalizeRequest claimed;
   claimed.mutable_batch_norm()->set_mode(norm::v1::BatchNorm::MODE_TRAINING);
   claimed.set_return_statistics(true);
-  *claimed.mutable_x() = RawTensor(norm::v1::DTYPE_F32, {0, kHuge / 4}, "");
+  *claimed.mutable_x() = RawTensor(norm::v1::DTYPE_F32, {0, 1 << 20}, "");
   Decoded<NormalizeRequest> decoded(claimed);
   EXPECT_EQ(decoded.job.status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(decoded.job.status().message()), HasSubstr("max_message_bytes 1048576"));
