@@ -47,7 +47,7 @@ bool ReadVarint(absl::string_view* bytes, uint64_t* value) {
 // Re-encodes protobuf's own output, so malformed bytes mean a defect here, not bad input.
 absl::Status Expand(const google::protobuf::Descriptor* message, absl::string_view bytes,
                     const std::vector<grpc::Slice>& payloads, Expansion* out) {
-  const absl::Status broken = absl::InternalError("protobuf output could not be walked");
+  absl::Status broken = absl::InternalError("protobuf output could not be walked");
   const auto append = [out](absl::string_view text) {
     out->text()->append(text.data(), text.size());
     out->size_bytes += text.size();
