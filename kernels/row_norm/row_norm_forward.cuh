@@ -1,9 +1,9 @@
 // RMSNorm and LayerNorm forward.
 // Register kernels: x (and residual) read once, y (and the sum) written once; the row waits in
 // registers, as it lies in memory, between the passes. RMSNorm: one reduction (squares). LayerNorm:
-// three (mean, mean of deviations, squares). Streaming kernels: the row is read again from cache in
-// each pass; LayerNorm folds the last two reductions into one. Thread t of the T that own a row
-// holds granules t, t + T, ...; T depends on hidden_size and dtype only.
+// two (mean, squares), three in f64 (row_norm_statistics.cuh). Streaming kernels: the row is read
+// again from cache in each pass. Thread t of the T that own a row holds granules t, t + T, ...; T
+// depends on hidden_size and dtype only.
 #pragma once
 
 #include <cstdint>

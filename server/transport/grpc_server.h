@@ -35,8 +35,8 @@ struct GrpcServerOptions {
 /// Serves NormalizationService, ServerService, grpc.health.v1 and reflection.
 ///
 /// Ownership:  borrows scheduler, metrics, clock and log, which must outlive it. Destruction drains
-/// without delay. Threads:    SetHealthy and Drain may be called from any thread; Drain once at a
-/// time.
+///             without delay.
+/// Threads:    SetHealthy and Drain may be called from any thread; Drain once at a time.
 class GrpcServer {
  public:
   /// Errors: INVALID_ARGUMENT for a bad address, UNAVAILABLE when it cannot be bound.

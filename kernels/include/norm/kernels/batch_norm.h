@@ -81,8 +81,8 @@ Status Validate(const BatchNormBackwardArgs& args);
 /// Shapes:       x, y as args.shape; everything else [channels]
 /// Dtypes:       x = y in {f32, f16, bf16, f64}; weight = bias same as x or f32; statistics f32
 ///               (f64 for f64)
-/// Numerics:     centred second moments merged by count; never E[x^2] - E[x]^2; (x - mean) is
-///               scaled by rstd before weight
+/// Numerics:     centred moments merged by count; (x - mean) is scaled by rstd before weight. Except
+///               for f64, CUDA training overflows where values of a channel lie over 1e19 apart
 /// Layout:       contiguous in the named layout, no alignment required beyond the element's
 /// Limits:       channels >= 1; batch, spatial >= 0. An empty tensor writes nothing to y, copies
 ///               the running statistics unchanged, and sets mean to 0 and rstd to 1 / sqrt(eps)

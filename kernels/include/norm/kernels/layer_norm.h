@@ -62,9 +62,9 @@ Status Validate(const LayerNormBackwardArgs& args);
 ///               mean, rstd [rows]
 /// Dtypes:       x = residual = residual_sum = y in {f32, f16, bf16, f64}; weight = bias same as x
 ///               or f32; mean, rstd f32 (f64 for f64)
-/// Numerics:     the mean is corrected by the mean of the deviations from its first estimate, so
-///               rows whose mean is many times their spread keep full precision; never E[x^2] -
-///               E[x]^2
+/// Numerics:     the mean is kept as a high and a low part, so rows whose mean is many times their
+///               spread keep full precision; never E[x^2] - E[x]^2. With eps = 0 a constant row is
+///               NaN
 /// Layout:       contiguous, no alignment required beyond the element's
 /// Limits:       hidden_size >= 1; rows >= 0, zero enqueues nothing; 64-bit element offsets
 /// Optional:     residual, weight, bias, mean, rstd may be null

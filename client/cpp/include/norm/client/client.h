@@ -16,11 +16,11 @@ namespace norm::client {
 
 /// Connections to one server.
 ///
-/// Deadlines:  every call takes a timeout, positive and finite; it covers all tries and the waits
-/// between them. Errors:     the server's code and message. Details (google.rpc.BadRequest,
-/// RetryInfo) are payloads of the status under
-///             their type URL. INVALID_ARGUMENT without a round trip for views that contradict
-///             themselves.
+/// Deadlines:  every call takes a timeout, positive and finite; it covers all tries and waits.
+/// Errors:     the server's code and message. Details (google.rpc.BadRequest, RetryInfo) are
+///             payloads of the status under their type URL. INVALID_ARGUMENT without a round trip
+///             for an address that cannot be meant and for views that contradict themselves; a
+///             call that was cut off and not cancelled here is UNAVAILABLE.
 /// Threads:    every method may be called from several threads at once.
 /// Ownership:  streams opened by a client may outlive it.
 class Client {
