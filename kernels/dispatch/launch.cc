@@ -11,12 +11,43 @@ Status LaunchKernel(const void* kernel, const LaunchConfig& config, const void* 
   if (kernel == nullptr) {
     return Status(StatusCode::kUnsupported, "no kernel was built for this method and dtype");
   }
+  constexpr int64_t kSharedBytesWithoutAsking = 48 << 10;
+  constexpr int kPortableClusterBlocks = 8;
+  if (config.dynamic_shared_bytes > kSharedBytesWithoutAsking) {
+    NORM_RETURN_IF_CUDA_ERROR(cudaFuncSetAttribute(kernel,
+                                                   cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                   static_cast<int>(config.dynamic_shared_bytes)));
+  }
+  if (config.cluster_blocks > kPortableClusterBlocks) {
+    NORM_RETURN_IF_CUDA_ERROR(
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
+  }
+  cudaLaunchAttribute attributes[3];
+  unsigned attribute_count = 0;
+  if (config.cluster_blocks > 1) {
+    cudaLaunchAttribute& cluster = attributes[attribute_count++];
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim = {static_cast<unsigned>(config.cluster_blocks), 1, 1};
+  }
+  if (config.cooperative) {
+    cudaLaunchAttribute& cooperative = attributes[attribute_count++];
+    cooperative.id = cudaLaunchAttributeCooperative;
+    cooperative.val.cooperative = 1;
+  }
+  if (config.overlaps_previous) {
+    cudaLaunchAttribute& overlap = attributes[attribute_count++];
+    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    overlap.val.programmaticStreamSerializationAllowed = 1;
+  }
   cudaLaunchConfig_t launch = {};
   launch.gridDim =
       dim3(static_cast<unsigned>(config.blocks_x), static_cast<unsigned>(config.blocks_y), 1);
   launch.blockDim =
       dim3(static_cast<unsigned>(config.threads_x), static_cast<unsigned>(config.threads_y), 1);
+  launch.dynamicSmemBytes = static_cast<size_t>(config.dynamic_shared_bytes);
   launch.stream = stream;
+  launch.attrs = attributes;
+  launch.numAttrs = attribute_count;
   void* arguments[] = {const_cast<void*>(params)};
   return cuda::ToStatus(cudaLaunchKernelExC(&launch, kernel, arguments), "cudaLaunchKernel");
 }
@@ -27,6 +58,20 @@ Result<DeviceTraits> CurrentDeviceTraits() {
   DeviceTraits traits;
   NORM_RETURN_IF_CUDA_ERROR(
       cudaDeviceGetAttribute(&traits.sm_count, cudaDevAttrMultiProcessorCount, device));
+  int major = 0;
+  int minor = 0;
+  int shared_bytes = 0;
+  int l2_bytes = 0;
+  NORM_RETURN_IF_CUDA_ERROR(
+      cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+  NORM_RETURN_IF_CUDA_ERROR(
+      cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
+  NORM_RETURN_IF_CUDA_ERROR(
+      cudaDeviceGetAttribute(&shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+  NORM_RETURN_IF_CUDA_ERROR(cudaDeviceGetAttribute(&l2_bytes, cudaDevAttrL2CacheSize, device));
+  traits.compute_capability = major * 10 + minor;
+  traits.max_shared_bytes = shared_bytes;
+  traits.l2_bytes = l2_bytes;
   return traits;
 }
 

@@ -6,12 +6,19 @@
 
 namespace norm::internal {
 
-/// Grid and block. Shared memory is static in every kernel here.
+/// Grid, block and what else a launch may ask for.
 struct LaunchConfig {
-  int64_t blocks_x = 1;  // at most kMaxBlocksX
+  int64_t blocks_x = 1;  // at most kMaxBlocksX; a multiple of cluster_blocks
   int64_t blocks_y = 1;  // at most kMaxBlocksY
   int threads_x = 1;
   int threads_y = 1;
+  int cluster_blocks = 1;            // along x; more than 1 needs DeviceTraits::HasClusters
+  int64_t dynamic_shared_bytes = 0;  // at most DeviceTraits::max_shared_bytes
+  bool cooperative = false;          // refused unless all blocks are resident at once
+  /// The kernel may start while the launch before it on the stream still runs (programmatic
+  /// dependent launch); it must wait with griddepcontrol.wait before its first dependent access.
+  /// Only where HasClusters.
+  bool overlaps_previous = false;
 
   friend bool operator==(const LaunchConfig&, const LaunchConfig&) = default;
 };
@@ -22,6 +29,12 @@ inline constexpr int64_t kMaxBlocksY = 65535;
 /// What launch configurations depend on besides the problem.
 struct DeviceTraits {
   int sm_count = 1;
+  int compute_capability = 0;    // major * 10 + minor
+  int64_t max_shared_bytes = 0;  // dynamic shared memory that one block may ask for
+  int64_t l2_bytes = 0;
+
+  /// Thread-block clusters, bulk copies and dependent launches.
+  constexpr bool HasClusters() const { return compute_capability >= 90; }
 };
 
 }  // namespace norm::internal
