@@ -174,8 +174,6 @@ const void* SelectRowForward(RowMethod method) {
       return reinterpret_cast<const void*>(&RowForwardRegisters<Pair, kKind, V, kWide, BlockRow>);
     case RowMethod::kBlockStreaming:
       return reinterpret_cast<const void*>(&RowForwardStreaming<Pair, kKind, V>);
-    case RowMethod::kBlockMedium:
-      break;
   }
   return nullptr;
 }

@@ -6,7 +6,6 @@ namespace norm::internal {
 namespace {
 
 using norm_device::kMaxBlockRowThreads;
-using norm_device::kMediumRowElements;
 using norm_device::kNarrowRowElements;
 using norm_device::RowMethod;
 
@@ -14,8 +13,6 @@ constexpr int kWarpThreads = 32;
 constexpr int kMinBlockRowThreads = 64;
 constexpr int kThreadsPerSm = 2048;
 constexpr int kForwardWaves = 4;  // blocks in the grid per block that can be resident
-constexpr int kPersistentThreadsPerSm =
-    512;  // backward: about 120 registers a thread leave room for these
 
 constexpr int64_t CeilDiv(int64_t a, int64_t b) { return a / b + (a % b != 0 ? 1 : 0); }
 
@@ -69,54 +66,11 @@ RowNormPlan PlanRowForward(int64_t hidden_size, DType dtype, DeviceTraits device
   return plan;
 }
 
-RowNormPlan PlanRowBackward(int64_t hidden_size, DType dtype, DeviceTraits device) {
-  RowNormPlan plan;
-  plan.wide = hidden_size % WideElements(dtype) == 0;
-  const bool f64 = dtype == DType::kF64;
-  const int wide_elements = norm_device::WideRowElements(f64, plan.wide);
-  if (hidden_size <= kWarpThreads * kNarrowRowElements) {
-    UseWarpPerRow(plan, RowMethod::kWarpRegisters);
-    plan.sums_columns = true;
-  } else if (hidden_size <= Capacity(kNarrowRowElements)) {
-    UseBlockPerRow(plan, RowMethod::kBlockNarrow, BlockThreads(hidden_size, kNarrowRowElements));
-    plan.sums_columns = true;
-  } else if (hidden_size <= Capacity(kMediumRowElements) && plan.wide && !f64) {
-    UseBlockPerRow(plan, RowMethod::kBlockMedium, BlockThreads(hidden_size, kMediumRowElements));
-    plan.sums_columns = true;
-  } else if (hidden_size <= Capacity(wide_elements) && !f64) {
-    UseBlockPerRow(plan, RowMethod::kBlockWide, BlockThreads(hidden_size, wide_elements));
-  } else {
-    UseBlockPerRow(plan, RowMethod::kBlockStreaming, kMaxBlockRowThreads);
-  }
-  plan.max_blocks =
-      static_cast<int64_t>(device.sm_count) *
-      std::max(1, (plan.sums_columns ? kPersistentThreadsPerSm : kThreadsPerSm * kForwardWaves) /
-                      plan.threads);
-  return plan;
-}
-
 LaunchConfig RowLaunch(const RowNormPlan& plan, int64_t rows) {
   LaunchConfig launch;
   launch.blocks_x = std::min(plan.max_blocks, CeilDiv(rows, plan.rows_per_block));
   launch.threads_x = plan.threads;
   return launch;
-}
-
-ColumnPlan PlanColumns(int64_t rows, int64_t hidden_size, DType dtype, DeviceTraits device) {
-  constexpr int64_t kMinRowsPerStrip = 64;
-  constexpr int64_t kBlocksPerSm = 8;
-  const int granule = hidden_size % WideElements(dtype) == 0 ? WideElements(dtype) : 1;
-  ColumnPlan plan;
-  plan.launch.threads_x = norm_device::kColumnThreadsX;
-  plan.launch.threads_y = norm_device::kColumnThreadsY;
-  plan.launch.blocks_x = CeilDiv(hidden_size, norm_device::kColumnThreadsX * granule);
-  const int64_t wanted_strips =
-      std::max<int64_t>(1, device.sm_count * kBlocksPerSm / plan.launch.blocks_x);
-  const int64_t strips =
-      std::clamp<int64_t>(CeilDiv(rows, kMinRowsPerStrip), 1, std::min(wanted_strips, kMaxBlocksY));
-  plan.rows_per_strip = CeilDiv(rows, strips);
-  plan.launch.blocks_y = CeilDiv(rows, plan.rows_per_strip);
-  return plan;
 }
 
 }  // namespace norm::internal

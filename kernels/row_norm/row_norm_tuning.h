@@ -19,23 +19,13 @@ struct RowNormPlan {
   int threads = 0;    // of a block
   int rows_per_block = 1;
   int64_t max_blocks = 1;
-  bool sums_columns = false;  // backward: this kernel leaves dweight and dbias partials itself
 
   friend bool operator==(const RowNormPlan&, const RowNormPlan&) = default;
 };
 
 RowNormPlan PlanRowForward(int64_t hidden_size, DType dtype, DeviceTraits device);
-RowNormPlan PlanRowBackward(int64_t hidden_size, DType dtype, DeviceTraits device);
 
-/// Blocks for `rows` rows; they loop when there are more rows than blocks. One partial row of
-/// dweight per block.
+/// Blocks for `rows` rows; they loop when there are more rows than blocks.
 LaunchConfig RowLaunch(const RowNormPlan& plan, int64_t rows);
-
-/// The column kernel's grid: column blocks by strips of `rows_per_strip` rows.
-struct ColumnPlan {
-  LaunchConfig launch;
-  int64_t rows_per_strip = 0;
-};
-ColumnPlan PlanColumns(int64_t rows, int64_t hidden_size, DType dtype, DeviceTraits device);
 
 }  // namespace norm::internal
