@@ -12,6 +12,9 @@ namespace norm::internal {
 /// and rows with large means or tiny spreads keep full precision. Needs no workspace.
 Status RowNormForwardCpu(const RowNormForwardArgs& args, ThreadPool& threads);
 
+/// Rows [begin, end) of a call that Validate accepts, with an output format other than kSameAsInput.
+void RowNormQuantizedRowsCpu(const RowNormForwardArgs& args, int64_t begin, int64_t end);
+
 Status RowNormBackwardCpu(const RowNormBackwardArgs& args, Workspace workspace,
                           ThreadPool& threads);
 size_t RowNormBackwardCpuWorkspaceBytes(const RowNormBackwardArgs& args);
