@@ -25,6 +25,7 @@ struct RowNormForwardArgs {
   void* residual_sum = nullptr;
   void* mean = nullptr;  // kLayer only
   void* rstd = nullptr;
+  void* row_scale = nullptr;
   int64_t rows = 0;
   int64_t hidden_size = 0;
   DType dtype = DType::kF32;
@@ -32,6 +33,8 @@ struct RowNormForwardArgs {
   double eps = 0.0;
   double weight_offset = 0.0;  // kRms only
   Rounding rounding = Rounding::kOnce;
+  OutputFormat output_format = OutputFormat::kSameAsInput;
+  float y_scale = 1.0f;
 };
 
 /// Union of RmsNormBackwardArgs and LayerNormBackwardArgs; same meaning of every field.

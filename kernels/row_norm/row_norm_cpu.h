@@ -24,6 +24,9 @@ Status RowNormForwardSegmentsCpu(std::span<const Args> segments, ThreadPool& thr
   return Status();
 }
 
+/// Rows [begin, end) of a call that Validate accepts, with an output format other than kSameAsInput.
+void RowNormQuantizedRowsCpu(const RowNormForwardArgs& args, int64_t begin, int64_t end);
+
 Status RowNormBackwardCpu(const RowNormBackwardArgs& args, Workspace workspace,
                           ThreadPool& threads);
 size_t RowNormBackwardCpuWorkspaceBytes(const RowNormBackwardArgs& args);

@@ -16,6 +16,27 @@ using norm_device::RowForwardParams;
 using norm_device::RowForwardSegments;
 using norm_device::RowLaunchKind;
 
+norm_device::RowOutput DeviceOutput(OutputFormat format) {
+  switch (format) {
+    case OutputFormat::kSameAsInput:
+      break;
+    case OutputFormat::kF8E4M3:
+      return norm_device::RowOutput::kF8E4M3;
+    case OutputFormat::kF8E4M3PerRow:
+      return norm_device::RowOutput::kF8E4M3PerRow;
+    case OutputFormat::kInt8PerRow:
+      return norm_device::RowOutput::kInt8PerRow;
+  }
+  return norm_device::RowOutput::kInputType;
+}
+
+/// Mean squares from here on are normal numbers in f32, or eps hides what they lose; an eps that f32
+/// would lose is far below them.
+float SmallestSquare(double eps) {
+  constexpr double kHidingEps = 1e-20;
+  return eps < kHidingEps ? 1e-18F : 0.0F;
+}
+
 RowForwardParams DeviceParams(const RowNormForwardArgs& args) {
   RowForwardParams params = {};
   params.x = args.x;
@@ -31,7 +52,10 @@ RowForwardParams DeviceParams(const RowNormForwardArgs& args) {
   params.eps = args.eps;
   params.inverse_size = 1.0 / static_cast<double>(args.hidden_size);
   params.weight_offset = args.weight_offset;
-  params.output = norm_device::RowOutput::kInputType;
+  params.smallest_square = SmallestSquare(args.eps);
+  params.row_scale = static_cast<float*>(args.row_scale);
+  params.inverse_y_scale = 1.0F / args.y_scale;
+  params.output = DeviceOutput(args.output_format);
   params.aligned =
       AllAligned({args.x, args.residual, args.weight, args.bias, args.y, args.residual_sum});
   params.round_normalized = args.rounding == Rounding::kNormalizedFirst;
@@ -93,6 +117,11 @@ Status RowNormForwardCuda(const RowNormForwardArgs& args, Workspace workspace,
   const Result<DeviceTraits> device = CurrentDeviceTraits();
   NORM_RETURN_IF_ERROR(device.status());
   const RowForwardPlan plan = PlanRowForward(args.hidden_size, args.dtype, device.value());
+  if (args.output_format != OutputFormat::kSameAsInput) {
+    SegmentBatch batch(args, plan, stream);
+    NORM_RETURN_IF_ERROR(batch.Add(args));
+    return batch.Flush();
+  }
   return Launch(Kernel(args, plan, RowLaunchKind::kSingle), RowForwardLaunch(plan, args.rows),
                 DeviceParams(args), stream);
 }

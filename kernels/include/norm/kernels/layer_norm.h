@@ -23,12 +23,15 @@ struct LayerNormForwardArgs {
   void* residual_sum = nullptr;  // required with residual, null without
   void* mean = nullptr;          // optional
   void* rstd = nullptr;          // optional
+  void* row_scale = nullptr;     // required with a per-row output_format, null without
   int64_t rows = 0;
   int64_t hidden_size = 0;
   DType dtype = DType::kF32;
   DType weight_dtype = DType::kF32;  // of weight and bias
   double eps = 1e-5;
   Rounding rounding = Rounding::kOnce;
+  OutputFormat output_format = OutputFormat::kSameAsInput;
+  float y_scale = 1.0f;  // with OutputFormat::kF8E4M3, else 1; in [2^-126, 2^126]
 };
 
 /// Arguments of LayerNormBackward. Shapes and dtypes: see there.
@@ -63,16 +66,18 @@ Status ValidateSegments(std::span<const LayerNormForwardArgs> segments);
 ///               y[r,h] = (s[r,h] - mean[r]) * rstd[r] * weight[h] + bias[h]
 /// Source:       arXiv:1607.06450
 /// Shapes:       x, residual, residual_sum, y [rows, hidden_size]; weight, bias [hidden_size];
-///               mean, rstd [rows]
-/// Dtypes:       x = residual = residual_sum = y in {f32, f16, bf16, f64}; weight = bias same as x
-///               or f32; mean, rstd f32 (f64 for f64)
+///               mean, rstd, row_scale [rows]
+/// Dtypes:       x = residual = residual_sum in {f32, f16, bf16, f64}, y the same or one byte as
+///               output_format says (OutputFormat, not for f64); row_scale f32; weight = bias
+///               same as x or f32; mean, rstd f32 (f64 for f64)
 /// Numerics:     the mean is kept as a high and a low part, so rows whose mean is many times their
 ///               spread keep full precision; never E[x^2] - E[x]^2. With eps = 0 a constant row is
 ///               NaN
 /// Layout:       contiguous, no alignment required beyond the element's
 /// Limits:       hidden_size >= 1; rows >= 0, zero enqueues nothing; 64-bit element offsets
 /// Optional:     residual, weight, bias, mean, rstd may be null
-/// Aliasing:     y or residual_sum may equal x or residual exactly; partial overlap is an error
+/// Aliasing:     y (of the dtype of x) or residual_sum may equal x or residual exactly; any other
+///               overlap is an error
 /// Ownership:    borrows every pointer until work on `stream` completes; allocates nothing
 /// Stream:       enqueues on `stream`, returns without synchronizing; its device must be current
 /// Workspace:    LayerNormForwardWorkspaceBytes(args) bytes, kWorkspaceAlignment

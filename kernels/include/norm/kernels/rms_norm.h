@@ -21,6 +21,7 @@ struct RmsNormForwardArgs {
   void* y = nullptr;
   void* residual_sum = nullptr;  // required with residual, null without
   void* rstd = nullptr;          // optional
+  void* row_scale = nullptr;     // required with a per-row output_format, null without
   int64_t rows = 0;
   int64_t hidden_size = 0;
   DType dtype = DType::kF32;
@@ -28,6 +29,8 @@ struct RmsNormForwardArgs {
   double eps = 1e-6;
   double weight_offset = 0.0;
   Rounding rounding = Rounding::kOnce;
+  OutputFormat output_format = OutputFormat::kSameAsInput;
+  float y_scale = 1.0f;  // with OutputFormat::kF8E4M3, else 1; in [2^-126, 2^126]
 };
 
 /// Arguments of RmsNormBackward. Shapes and dtypes: see there.
@@ -59,14 +62,16 @@ Status ValidateSegments(std::span<const RmsNormForwardArgs> segments);
 /// Math:         s = x + residual (rounded to dtype), rstd[r] = 1 / sqrt(mean_h(s[r,h]^2) + eps)
 ///               y[r,h] = s[r,h] * rstd[r] * (weight[h] + weight_offset)
 /// Source:       arXiv:1910.07467; weight_offset as in Gemma, residual as in fused add-norm kernels
-/// Shapes:       x, residual, residual_sum, y [rows, hidden_size]; weight [hidden_size]; rstd
-///               [rows]
-/// Dtypes:       x = residual = residual_sum = y in {f32, f16, bf16, f64}; weight same as x or f32;
-///               rstd f32 (f64 for f64); sums in f32 (f64 for f64)
+/// Shapes:       x, residual, residual_sum, y [rows, hidden_size]; weight [hidden_size]; rstd,
+///               row_scale [rows]
+/// Dtypes:       x = residual = residual_sum in {f32, f16, bf16, f64}, y the same or one byte as
+///               output_format says (OutputFormat, not for f64); row_scale f32; weight same as x
+///               or f32; rstd f32 (f64 for f64); sums in f32 (f64 for f64)
 /// Layout:       contiguous, no alignment required beyond the element's
 /// Limits:       hidden_size >= 1; rows >= 0, zero enqueues nothing; 64-bit element offsets
 /// Optional:     residual, weight, rstd may be null
-/// Aliasing:     y or residual_sum may equal x or residual exactly; partial overlap is an error
+/// Aliasing:     y (of the dtype of x) or residual_sum may equal x or residual exactly; any other
+///               overlap is an error
 /// Ownership:    borrows every pointer until work on `stream` completes; allocates nothing
 /// Stream:       enqueues on `stream`, returns without synchronizing; its device must be current
 /// Workspace:    RmsNormForwardWorkspaceBytes(args) bytes, kWorkspaceAlignment
