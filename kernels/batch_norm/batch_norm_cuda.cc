@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <initializer_list>
+#include <optional>
 
+#include "batch_norm/batch_norm_ring_cuda.h"
 #include "batch_norm/batch_norm_tuning.h"
 #include "dispatch/dtype_dispatch.h"
 #include "dispatch/launch.h"
@@ -14,6 +16,7 @@ namespace {
 using internal::BatchNormPlan;
 using internal::DeviceTraits;
 using internal::Launch;
+using internal::RingPlan;
 using internal::WorkspaceLayout;
 using norm_device::ChannelCoefficients;
 using norm_device::StatisticsSource;
@@ -36,6 +39,7 @@ struct Scratch {
   ChannelCoefficients coefficients = {};
   ChunkSums moments;
   ChunkSums gradients;
+  uint64_t* published = nullptr;  // of the resident kernel
   size_t workspace_bytes = 0;
 };
 
@@ -59,7 +63,7 @@ Scratch LayOutForward(const BatchNormForwardArgs& args, const BatchNormPlan& pla
 }
 
 Scratch LayOutBackward(const BatchNormBackwardArgs& args, const BatchNormPlan& plan,
-                       void* workspace) {
+                       const std::optional<RingPlan>& ring, void* workspace) {
   WorkspaceLayout layout(workspace);
   Scratch scratch;
   const size_t bytes =
@@ -75,8 +79,24 @@ Scratch LayOutBackward(const BatchNormBackwardArgs& args, const BatchNormPlan& p
   scratch.gradients.second = layout.Take<double>(sums);
   scratch.gradients.third = layout.Take<double>(sums);
   scratch.moments = scratch.gradients;
+  if (ring.has_value()) scratch.published = layout.Take<uint64_t>(ring->published_words);
   scratch.workspace_bytes = layout.size_bytes();
   return scratch;
+}
+
+std::optional<RingPlan> PlanRing(const BatchNormForwardArgs& args, const DeviceTraits& device) {
+  if (args.mode != BatchNormMode::kTraining) return std::nullopt;
+  return internal::PlanForwardRing(args.shape, args.dtype, device);
+}
+
+std::optional<RingPlan> PlanRing(const BatchNormBackwardArgs& args, const DeviceTraits& device) {
+  if (args.mode != BatchNormMode::kTraining) return std::nullopt;
+  return internal::PlanBackwardRing(args.shape, args.dtype, device);
+}
+
+size_t PublishedBytes(const RingPlan& plan, size_t segments) {
+  return static_cast<size_t>(plan.published_words * internal::RingLaunchSegments(segments)) *
+         sizeof(uint64_t);
 }
 
 Status LaunchMoments(const BatchNormPlan& plan, DType dtype, const void* x,
@@ -170,6 +190,11 @@ Status BatchNormForward(const BatchNormForwardArgs& args, Workspace workspace,
   NORM_RETURN_IF_ERROR(Validate(args));
   const Result<DeviceTraits> device = internal::CurrentDeviceTraits();
   NORM_RETURN_IF_ERROR(device.status());
+  if (const std::optional<RingPlan> ring = PlanRing(args, device.value())) {
+    NORM_RETURN_IF_ERROR(internal::CheckWorkspace(workspace, PublishedBytes(*ring, 1)));
+    return internal::LaunchForwardRing(*ring, {&args, 1}, static_cast<uint64_t*>(workspace.data),
+                                       stream);
+  }
   const BatchNormPlan plan = internal::PlanBatchNorm(args.shape, args.dtype, device.value());
   const Scratch scratch = LayOutForward(args, plan, workspace.data);
   NORM_RETURN_IF_ERROR(internal::CheckWorkspace(workspace, scratch.workspace_bytes));
@@ -210,6 +235,9 @@ Status BatchNormForward(const BatchNormForwardArgs& args, Workspace workspace,
 size_t BatchNormForwardWorkspaceBytes(const BatchNormForwardArgs& args) {
   const Result<DeviceTraits> device = internal::CurrentDeviceTraits();
   if (!device.ok()) return 0;
+  if (const std::optional<RingPlan> ring = PlanRing(args, device.value())) {
+    return PublishedBytes(*ring, 1);
+  }
   const BatchNormPlan plan = internal::PlanBatchNorm(args.shape, args.dtype, device.value());
   return LayOutForward(args, plan, nullptr).workspace_bytes;
 }
@@ -220,7 +248,8 @@ Status BatchNormBackward(const BatchNormBackwardArgs& args, Workspace workspace,
   const Result<DeviceTraits> device = internal::CurrentDeviceTraits();
   NORM_RETURN_IF_ERROR(device.status());
   const BatchNormPlan plan = internal::PlanBatchNorm(args.shape, args.dtype, device.value());
-  const Scratch scratch = LayOutBackward(args, plan, workspace.data);
+  const std::optional<RingPlan> ring = PlanRing(args, device.value());
+  const Scratch scratch = LayOutBackward(args, plan, ring, workspace.data);
   NORM_RETURN_IF_ERROR(internal::CheckWorkspace(workspace, scratch.workspace_bytes));
 
   const bool training = args.mode == BatchNormMode::kTraining;
@@ -229,6 +258,9 @@ Status BatchNormBackward(const BatchNormBackwardArgs& args, Workspace workspace,
     return wants_gradients ? LaunchChannelGradients(args, plan, scratch, stream) : Status();
   }
   const bool recompute = training && args.rstd == nullptr;
+  if (ring.has_value() && !recompute) {
+    return internal::LaunchBackwardRing(*ring, {&args, 1}, scratch.published, stream);
+  }
   if (recompute) {
     NORM_RETURN_IF_ERROR(LaunchMoments(plan, args.dtype, args.x, scratch.moments, stream));
   }
@@ -244,6 +276,12 @@ Status BatchNormBackward(const BatchNormBackwardArgs& args, Workspace workspace,
                                  : StatisticsSource::kRunning;
   NORM_RETURN_IF_ERROR(
       LaunchChannelStatistics(plan, args.dtype, args.weight_dtype, statistics, scratch, stream));
+  if (ring.has_value()) {
+    BatchNormBackwardArgs given = args;
+    given.mean = scratch.coefficients.mean;
+    given.rstd = scratch.coefficients.rstd;
+    return internal::LaunchBackwardRing(*ring, {&given, 1}, scratch.published, stream);
+  }
   if (training || wants_gradients) {
     NORM_RETURN_IF_ERROR(LaunchGradientSums(args, plan, scratch, stream));
     NORM_RETURN_IF_ERROR(LaunchChannelGradients(args, plan, scratch, stream));
@@ -255,7 +293,7 @@ size_t BatchNormBackwardWorkspaceBytes(const BatchNormBackwardArgs& args) {
   const Result<DeviceTraits> device = internal::CurrentDeviceTraits();
   if (!device.ok()) return 0;
   const BatchNormPlan plan = internal::PlanBatchNorm(args.shape, args.dtype, device.value());
-  return LayOutBackward(args, plan, nullptr).workspace_bytes;
+  return LayOutBackward(args, plan, PlanRing(args, device.value()), nullptr).workspace_bytes;
 }
 
 }  // namespace norm

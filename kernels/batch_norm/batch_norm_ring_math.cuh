@@ -1,0 +1,224 @@
+// What the resident kernels compute from granules: sums of a channel, coefficients from the sums,
+// outputs from the coefficients.
+#pragma once
+
+#include <cstdint>
+
+#include "batch_norm/batch_norm_ring.cuh"
+
+namespace norm_device {
+
+/// Sums of x - centre and of its square, centre a value of the channel. The sums are f64, so what
+/// the centre leaves of the mean costs nothing; f32 only carries differences from a value of the
+/// same thread.
+template <typename X>
+struct ForwardRing {
+  using Segment = ForwardRingSegment;
+  static constexpr RingTraits kTraits = kForwardRing;
+  static constexpr int kSums = 2;
+  static constexpr int kPublished = kForwardRingSums;
+  static constexpr int kElements = WideGranule<X>::kElements;
+
+  struct Coefficients {
+    float mean;
+    float correction;  // the mean is mean + correction
+    float rstd;
+    float scale;
+    float shift;
+    float unused[3];
+  };
+
+  static __device__ const void* Input(const Segment& segment, int) { return segment.x; }
+  static __device__ void* Output(const Segment& segment) { return segment.y; }
+
+  static __device__ float Centre(const Segment& segment, uint32_t, int64_t first_element) {
+    const float value = Element<X>::Widen(static_cast<const StorageOf<X>*>(segment.x)[first_element]);
+    return isfinite(value) ? value : 0.0F;
+  }
+  /// Below it f32 squares lose what only a tiny eps would not hide.
+  static __device__ float SmallestSquare(const Segment& segment) {
+    constexpr double kHidingEps = 1e-20;
+    return segment.eps < kHidingEps ? 1e-30F : 0.0F;
+  }
+
+  /// The first `inside` of kGranules granules.
+  template <int kGranules>
+  static __device__ __forceinline__ void Accumulate(const uint4 (&raw)[1][kGranules], int inside,
+                                                    float centre, float smallest_square,
+                                                    double (&sums)[kSums]) {
+    if (inside == 0) return;
+    float values[kElements];
+    WideGranule<X>::Widen(raw[0][0], values);
+    const float origin = values[0];
+    float sum = 0;
+    float squares = 0;
+#pragma unroll
+    for (int g = 0; g < kGranules; ++g) {
+      if (g < inside) {
+        WideGranule<X>::Widen(raw[0][g], values);
+        float part = 0;
+        float part_squares = 0;
+#pragma unroll
+        for (int i = 0; i < kElements; ++i) {
+          const float d = values[i] - origin;
+          part += d;
+          part_squares = fmaf(d, d, part_squares);
+        }
+        sum += part;
+        squares += part_squares;
+      }
+    }
+    double wide_sum = static_cast<double>(sum);
+    double wide_squares = static_cast<double>(squares);
+    constexpr float kLargest = 3e38F;
+    if (!(squares < kLargest && squares >= smallest_square)) {
+      wide_sum = 0.0;
+      wide_squares = 0.0;
+#pragma unroll 1
+      for (int g = 0; g < inside; ++g) {
+        WideGranule<X>::Widen(g == 0 ? raw[0][0] : raw[0][kGranules - 1], values);
+        static_assert(kGranules <= 2);
+        for (int i = 0; i < kElements; ++i) {
+          const double d = static_cast<double>(values[i]) - static_cast<double>(origin);
+          wide_sum += d;
+          wide_squares = fma(d, d, wide_squares);
+        }
+      }
+    }
+    const double offset = static_cast<double>(origin) - static_cast<double>(centre);
+    const double moved = static_cast<double>(inside * kElements) * offset;
+    sums[0] += wide_sum + moved;
+    sums[1] += fma(offset, fma(2.0, wide_sum, moved), wide_squares);
+  }
+
+  /// Coefficients of a channel; with `writes` also its statistics.
+  static __device__ Coefficients Finish(const Segment& segment, uint32_t channel, bool like_x,
+                                        const double (&sums)[kSums], float centre, double values,
+                                        bool writes) {
+    const double share = 1.0 / values;
+    const double from_centre = sums[0] * share;
+    const double mean = static_cast<double>(centre) + from_centre;
+    double variance = fma(sums[1], share, -from_centre * from_centre);
+    if (variance < 0.0) variance = 0.0;  // a NaN stays
+    Coefficients c = {};
+    c.mean = static_cast<float>(mean);
+    c.correction =
+        isfinite(mean) ? static_cast<float>(mean - static_cast<double>(c.mean)) : 0.0F;
+    c.rstd = ReciprocalRoot(variance + segment.eps);
+    c.scale = LoadParameter<X>(segment.weight, channel, like_x, 1.0F);
+    c.shift = LoadParameter<X>(segment.bias, channel, like_x, 0.0F);
+    if (writes) {
+      if (segment.mean != nullptr) segment.mean[channel] = c.mean;
+      if (segment.rstd != nullptr) segment.rstd[channel] = c.rstd;
+      if (segment.new_running_mean != nullptr) {
+        const double old_mean = static_cast<double>(segment.running_mean[channel]);
+        const double old_var = static_cast<double>(segment.running_var[channel]);
+        const double kept = 1.0 - segment.momentum;
+        segment.new_running_mean[channel] =
+            static_cast<float>(kept * old_mean + segment.momentum * mean);
+        segment.new_running_var[channel] = static_cast<float>(
+            kept * old_var + segment.momentum * (variance * (values / (values - 1.0))));
+      }
+    }
+    return c;
+  }
+
+  /// (x - mean) * rstd first, then weight: the product of x and weight may overflow on its own.
+  static __device__ __forceinline__ float Apply(const float (&inputs)[1], const Coefficients& c) {
+    return fmaf(((inputs[0] - c.mean) - c.correction) * c.rstd, c.scale, c.shift);
+  }
+};
+
+/// Sums of dy, dy * d and d, d = x - mean.
+template <typename X>
+struct BackwardRing {
+  using Segment = BackwardRingSegment;
+  static constexpr RingTraits kTraits = kBackwardRing;
+  static constexpr int kSums = 3;
+  static constexpr int kPublished = kBackwardRingSums;
+  static constexpr int kElements = WideGranule<X>::kElements;
+
+  struct Coefficients {
+    float mean;
+    float correction;  // what rounding left of the batch mean
+    float rstd;
+    float scale;
+    float mean_dy;
+    float mean_dy_low;
+    float mean_dyh;
+    float unused;
+  };
+
+  static __device__ const void* Input(const Segment& segment, int tensor) {
+    return tensor == 0 ? segment.x : segment.dy;
+  }
+  static __device__ void* Output(const Segment& segment) { return segment.dx; }
+
+  static __device__ float Centre(const Segment& segment, uint32_t channel, int64_t) {
+    return segment.mean[channel];
+  }
+  static __device__ float SmallestSquare(const Segment&) { return 0.0F; }
+
+  template <int kGranules>
+  static __device__ __forceinline__ void Accumulate(const uint4 (&raw)[2][kGranules], int inside,
+                                                    float centre, float, double (&sums)[kSums]) {
+    float sum_dy = 0;
+    float sum_dyd = 0;
+    float sum_d = 0;
+#pragma unroll
+    for (int g = 0; g < kGranules; ++g) {
+      if (g < inside) {
+        float x[kElements];
+        float dy[kElements];
+        WideGranule<X>::Widen(raw[0][g], x);
+        WideGranule<X>::Widen(raw[1][g], dy);
+        float part_dy = 0;
+        float part_dyd = 0;
+        float part_d = 0;
+#pragma unroll
+        for (int i = 0; i < kElements; ++i) {
+          const float d = x[i] - centre;
+          part_dy += dy[i];
+          part_dyd = fmaf(dy[i], d, part_dyd);
+          part_d += d;
+        }
+        sum_dy += part_dy;
+        sum_dyd += part_dyd;
+        sum_d += part_d;
+      }
+    }
+    sums[0] += static_cast<double>(sum_dy);
+    sums[1] += static_cast<double>(sum_dyd);
+    sums[2] += static_cast<double>(sum_d);
+  }
+
+  static __device__ Coefficients Finish(const Segment& segment, uint32_t channel, bool like_x,
+                                        const double (&sums)[kSums], float centre, double values,
+                                        bool writes) {
+    const double share = 1.0 / values;
+    const double correction = sums[2] * share;
+    Coefficients c = {};
+    c.mean = centre;
+    c.correction = static_cast<float>(correction);
+    c.rstd = segment.rstd[channel];
+    c.scale = LoadParameter<X>(segment.weight, channel, like_x, 1.0F);
+    const double dweight = static_cast<double>(c.rstd) * (sums[1] - correction * sums[0]);
+    const double mean_dy = sums[0] * share;
+    c.mean_dy = static_cast<float>(mean_dy);
+    c.mean_dy_low = static_cast<float>(mean_dy - static_cast<double>(c.mean_dy));
+    c.mean_dyh = static_cast<float>(dweight * share);
+    if (writes) {
+      StoreParameter<X>(segment.dweight, channel, like_x, dweight);
+      StoreParameter<X>(segment.dbias, channel, like_x, sums[0]);
+    }
+    return c;
+  }
+
+  /// (dy - mean(dy) - h * mean(dy * h)) * rstd * weight
+  static __device__ __forceinline__ float Apply(const float (&inputs)[2], const Coefficients& c) {
+    const float h = ((inputs[0] - c.mean) - c.correction) * c.rstd;
+    return fmaf(-h, c.mean_dyh, (inputs[1] - c.mean_dy) - c.mean_dy_low) * c.rstd * c.scale;
+  }
+};
+
+}  // namespace norm_device
