@@ -95,6 +95,9 @@ __device__ void GatherSums(const RingParams<typename Op::Segment>& p, PlaneRingS
     const uint32_t buffer = round % kRingBuffers;
     const uint64_t item = group + static_cast<uint64_t>(round) * p.shape.groups;
     const uint64_t* from = p.published + item * p.shape.group_blocks * Op::kPublished;
+    const typename Op::Segment& segment = p.segments[place.segment];
+    const typename Op::Parameters parameters =
+        Op::Load(segment, place.item, p.weight_like_x, member == 0);
     double parts[kBlocksPerLane][4];
     bool complete;
     do {
@@ -120,10 +123,15 @@ __device__ void GatherSums(const RingParams<typename Op::Segment>& p, PlaneRingS
     WarpSum(sums);
     if (lane == 0) {
       shared.summed[buffer].WaitPhase(round / kRingBuffers);  // for the centre
-      shared.coefficients[buffer] =
-          Op::Finish(p.segments[place.segment], place.item, p.weight_like_x, sums,
-                     shared.centres[buffer], p.shape.values, member == 0);
+      typename Op::Statistics statistics;
+      const typename Op::Coefficients coefficients = Op::Finish(
+          parameters, sums, shared.centres[buffer], p.shape.share, statistics);
+      shared.coefficients[buffer] = coefficients;
       shared.ready[buffer].Arrive();
+      if (member == 0) {
+        Op::Write(segment, place.item, p.weight_like_x, p.shape.values, parameters, coefficients,
+                  statistics);
+      }
     }
     __syncwarp();
     place.Advance(p.shape.groups, p.shape.items);
@@ -181,23 +189,29 @@ __global__ void __launch_bounds__(Op::kTraits.threads + kRingHelperThreads, 1)
 
   RingItem load_item(group, shape.items);
   SlicePosition load_at(shape, kThreads, first + thread);
-  load_at.StartItem(load_item.item);
+  const char* inputs[kTensors];
+  bool load_aligned = false;
+  const auto start_load = [&] {
+    const typename Op::Segment& segment = p.segments[load_item.segment];
+#pragma unroll
+    for (int t = 0; t < kTensors; ++t) inputs[t] = static_cast<const char*>(Op::Input(segment, t));
+    load_aligned = segment.aligned;
+    load_at.StartItem(load_item.item);
+  };
+  if (rounds > 0) start_load();
   uint32_t load_slot = ring_begin;
   uint32_t load_step = 0;
   uint32_t loaded = 0;
   const auto load = [&] {
     if (loaded < total) {
-      const typename Op::Segment& segment = p.segments[load_item.segment];
-      const bool aligned = segment.aligned;
 #pragma unroll
       for (int u = 0; u < kUnroll; ++u) {
         if (load_step + u * kThreads + thread < slice) {
 #pragma unroll
           for (int t = 0; t < kTensors; ++t) {
-            const char* source =
-                static_cast<const char*>(Op::Input(segment, t)) + load_at.bytes();
+            const char* source = inputs[t] + load_at.bytes();
             const uint32_t slot = load_slot + (t * kUnroll + u) * kThreads * kRingGranuleBytes;
-            if (aligned) {
+            if (load_aligned) {
               CopyGranuleAsync(slot, source);
             } else {
               StoreShared(slot, LoadGranuleWords<X>(source, false));
@@ -212,7 +226,7 @@ __global__ void __launch_bounds__(Op::kTraits.threads + kRingHelperThreads, 1)
       if (load_step == steps_end && loaded < total) {
         load_step = 0;
         load_item.Advance(shape.groups, shape.items);
-        load_at.StartItem(load_item.item);
+        start_load();
       }
     }
     CommitCopies();
@@ -298,20 +312,22 @@ __global__ void __launch_bounds__(Op::kTraits.threads + kRingHelperThreads, 1)
 
   RingItem store_item(group, shape.items);
   SlicePosition store_at(shape, kThreads, first + thread);
-  store_at.StartItem(store_item.item);
+  char* output = nullptr;
+  bool store_aligned = false;
   typename Op::Coefficients coefficients = {};
   uint32_t store_slot = ring_begin;
   uint32_t store_step = 0;
   uint32_t round = 0;
   while (round < rounds) {
     if (store_step == 0) {
+      const typename Op::Segment& segment = p.segments[store_item.segment];
+      output = static_cast<char*>(Op::Output(segment));
+      store_aligned = segment.aligned;
+      store_at.StartItem(store_item.item);
       const uint32_t buffer = round % kRingBuffers;
       shared.ready[buffer].WaitPhase(round / kRingBuffers);
       coefficients = shared.coefficients[buffer];
     }
-    const typename Op::Segment& segment = p.segments[store_item.segment];
-    char* output = static_cast<char*>(Op::Output(segment));
-    const bool aligned = segment.aligned;
     uint4 raw[kTensors][kUnroll];
 #pragma unroll
     for (int t = 0; t < kTensors; ++t) {
@@ -335,7 +351,8 @@ __global__ void __launch_bounds__(Op::kTraits.threads + kRingHelperThreads, 1)
         out[i] = Op::Apply(inputs, coefficients);
       }
       if (store_step + u * kThreads + thread < slice) {
-        StoreGranuleWords<X>(output + store_at.bytes(), WideGranule<X>::Narrow(out), aligned);
+        StoreGranuleWords<X>(output + store_at.bytes(), WideGranule<X>::Narrow(out),
+                             store_aligned);
       }
       store_at.Advance();
     }
@@ -343,10 +360,7 @@ __global__ void __launch_bounds__(Op::kTraits.threads + kRingHelperThreads, 1)
     store_step += kStep;
     if (store_step == steps_end) {
       store_step = 0;
-      if (++round < rounds) {
-        store_item.Advance(shape.groups, shape.items);
-        store_at.StartItem(store_item.item);
-      }
+      if (++round < rounds) store_item.Advance(shape.groups, shape.items);
     }
     load();
     WaitForCopies<kInFlight>();

@@ -27,9 +27,16 @@ struct RingTraits {
 };
 inline constexpr RingTraits kForwardRing = {384, 2, 3, 1};
 inline constexpr RingTraits kBackwardRing = {256, 2, 2, 2};
+/// Of the kernel for small planes: its threads hold more numbers.
+inline constexpr RingTraits kFoldedForwardRing = {256, 2, 4, 1};
+inline constexpr RingTraits kFoldedBackwardRing = {256, 2, 2, 2};
 /// Beside the threads that carry data: one warp adds up a block's sums and publishes them, one
 /// gathers those of the group.
 inline constexpr int kRingHelperThreads = 64;
+
+/// The same of the kernel for small planes, and the channels that its items hold at most.
+inline constexpr int kFoldedRingBuffers = 2;
+inline constexpr int kMaxFoldedChannels = 16;
 
 /// How items lie in memory and how a group shares one. Counts are of granules of 16 bytes.
 struct RingShape {
@@ -45,7 +52,8 @@ struct RingShape {
   int32_t groups;
   int32_t steps;       // of a slice
   int32_t ring_steps;  // that shared memory holds
-  double values;       // elements of a channel
+  double values;  // elements of a channel
+  double share;   // 1 / values
 };
 
 struct ForwardRingSegment {
@@ -95,5 +103,12 @@ template <typename X>
 const void* PlaneRingForwardKernel();
 template <typename X>
 const void* PlaneRingBackwardKernel();
+
+/// A plane has at least a granule's values; an item is up to kMaxFoldedChannels channels whose
+/// planes together are whole granules.
+template <typename X>
+const void* FoldedRingForwardKernel();
+template <typename X>
+const void* FoldedRingBackwardKernel();
 
 }  // namespace norm_device

@@ -95,16 +95,18 @@ int64_t RingLaunchSegments(size_t count) {
 
 Status LaunchForwardRing(const RingPlan& plan, std::span<const BatchNormForwardArgs> segments,
                          uint64_t* published, StreamHandle stream) {
-  const void* kernel = RingKernel(segments.front().dtype, [](auto x) {
-    return norm_device::PlaneRingForwardKernel<decltype(x)>();
+  const void* kernel = RingKernel(segments.front().dtype, [&](auto x) {
+    return plan.folded ? norm_device::FoldedRingForwardKernel<decltype(x)>()
+                       : norm_device::PlaneRingForwardKernel<decltype(x)>();
   });
   return LaunchRing<ForwardRingSegment>(kernel, plan, segments, published, stream);
 }
 
 Status LaunchBackwardRing(const RingPlan& plan, std::span<const BatchNormBackwardArgs> segments,
                           uint64_t* published, StreamHandle stream) {
-  const void* kernel = RingKernel(segments.front().dtype, [](auto x) {
-    return norm_device::PlaneRingBackwardKernel<decltype(x)>();
+  const void* kernel = RingKernel(segments.front().dtype, [&](auto x) {
+    return plan.folded ? norm_device::FoldedRingBackwardKernel<decltype(x)>()
+                       : norm_device::PlaneRingBackwardKernel<decltype(x)>();
   });
   return LaunchRing<BackwardRingSegment>(kernel, plan, segments, published, stream);
 }

@@ -15,6 +15,7 @@ template <typename X>
 struct ForwardRing {
   using Segment = ForwardRingSegment;
   static constexpr RingTraits kTraits = kForwardRing;
+  static constexpr RingTraits kFoldedTraits = kFoldedForwardRing;
   static constexpr int kSums = 2;
   static constexpr int kPublished = kForwardRingSums;
   static constexpr int kElements = WideGranule<X>::kElements;
@@ -27,6 +28,17 @@ struct ForwardRing {
     float shift;
     float unused[3];
   };
+
+  static __device__ __forceinline__ Coefficients Select(bool first, const Coefficients& a,
+                                                        const Coefficients& b) {
+    Coefficients c;
+    c.mean = first ? a.mean : b.mean;
+    c.correction = first ? a.correction : b.correction;
+    c.rstd = first ? a.rstd : b.rstd;
+    c.scale = first ? a.scale : b.scale;
+    c.shift = first ? a.shift : b.shift;
+    return c;
+  }
 
   static __device__ const void* Input(const Segment& segment, int) { return segment.x; }
   static __device__ void* Output(const Segment& segment) { return segment.y; }
@@ -91,36 +103,61 @@ struct ForwardRing {
     sums[1] += fma(offset, fma(2.0, wide_sum, moved), wide_squares);
   }
 
-  /// Coefficients of a channel; with `writes` also its statistics.
-  static __device__ Coefficients Finish(const Segment& segment, uint32_t channel, bool like_x,
-                                        const double (&sums)[kSums], float centre, double values,
-                                        bool writes) {
-    const double share = 1.0 / values;
+  /// What Finish and Write need beside the sums, read while these are on their way.
+  struct Parameters {
+    float scale;
+    float shift;
+    float running_mean;
+    float running_var;
+    double eps;
+  };
+  static __device__ Parameters Load(const Segment& segment, uint32_t channel, bool like_x,
+                                    bool writes) {
+    Parameters parameters = {};
+    parameters.scale = LoadParameter<X>(segment.weight, channel, like_x, 1.0F);
+    parameters.shift = LoadParameter<X>(segment.bias, channel, like_x, 0.0F);
+    parameters.eps = segment.eps;
+    if (writes && segment.new_running_mean != nullptr) {
+      parameters.running_mean = segment.running_mean[channel];
+      parameters.running_var = segment.running_var[channel];
+    }
+    return parameters;
+  }
+
+  struct Statistics {
+    double mean;
+    double variance;
+  };
+  static __device__ Coefficients Finish(const Parameters& parameters, const double (&sums)[kSums],
+                                        float centre, double share, Statistics& statistics) {
     const double from_centre = sums[0] * share;
     const double mean = static_cast<double>(centre) + from_centre;
     double variance = fma(sums[1], share, -from_centre * from_centre);
     if (variance < 0.0) variance = 0.0;  // a NaN stays
+    statistics = {mean, variance};
     Coefficients c = {};
     c.mean = static_cast<float>(mean);
     c.correction =
         isfinite(mean) ? static_cast<float>(mean - static_cast<double>(c.mean)) : 0.0F;
-    c.rstd = ReciprocalRoot(variance + segment.eps);
-    c.scale = LoadParameter<X>(segment.weight, channel, like_x, 1.0F);
-    c.shift = LoadParameter<X>(segment.bias, channel, like_x, 0.0F);
-    if (writes) {
-      if (segment.mean != nullptr) segment.mean[channel] = c.mean;
-      if (segment.rstd != nullptr) segment.rstd[channel] = c.rstd;
-      if (segment.new_running_mean != nullptr) {
-        const double old_mean = static_cast<double>(segment.running_mean[channel]);
-        const double old_var = static_cast<double>(segment.running_var[channel]);
-        const double kept = 1.0 - segment.momentum;
-        segment.new_running_mean[channel] =
-            static_cast<float>(kept * old_mean + segment.momentum * mean);
-        segment.new_running_var[channel] = static_cast<float>(
-            kept * old_var + segment.momentum * (variance * (values / (values - 1.0))));
-      }
-    }
+    c.rstd = ReciprocalRoot(variance + parameters.eps);
+    c.scale = parameters.scale;
+    c.shift = parameters.shift;
     return c;
+  }
+  static __device__ void Write(const Segment& segment, uint32_t channel, bool, double values,
+                               const Parameters& parameters, const Coefficients& c,
+                               const Statistics& statistics) {
+    if (segment.mean != nullptr) segment.mean[channel] = c.mean;
+    if (segment.rstd != nullptr) segment.rstd[channel] = c.rstd;
+    if (segment.new_running_mean != nullptr) {
+      const double kept = 1.0 - segment.momentum;
+      const double unbiased = statistics.variance * (values / (values - 1.0));
+      segment.new_running_mean[channel] =
+          static_cast<float>(kept * static_cast<double>(parameters.running_mean) +
+                             segment.momentum * statistics.mean);
+      segment.new_running_var[channel] = static_cast<float>(
+          kept * static_cast<double>(parameters.running_var) + segment.momentum * unbiased);
+    }
   }
 
   /// (x - mean) * rstd first, then weight: the product of x and weight may overflow on its own.
@@ -134,6 +171,7 @@ template <typename X>
 struct BackwardRing {
   using Segment = BackwardRingSegment;
   static constexpr RingTraits kTraits = kBackwardRing;
+  static constexpr RingTraits kFoldedTraits = kFoldedBackwardRing;
   static constexpr int kSums = 3;
   static constexpr int kPublished = kBackwardRingSums;
   static constexpr int kElements = WideGranule<X>::kElements;
@@ -148,6 +186,19 @@ struct BackwardRing {
     float mean_dyh;
     float unused;
   };
+
+  static __device__ __forceinline__ Coefficients Select(bool first, const Coefficients& a,
+                                                        const Coefficients& b) {
+    Coefficients c;
+    c.mean = first ? a.mean : b.mean;
+    c.correction = first ? a.correction : b.correction;
+    c.rstd = first ? a.rstd : b.rstd;
+    c.scale = first ? a.scale : b.scale;
+    c.mean_dy = first ? a.mean_dy : b.mean_dy;
+    c.mean_dy_low = first ? a.mean_dy_low : b.mean_dy_low;
+    c.mean_dyh = first ? a.mean_dyh : b.mean_dyh;
+    return c;
+  }
 
   static __device__ const void* Input(const Segment& segment, int tensor) {
     return tensor == 0 ? segment.x : segment.dy;
@@ -192,26 +243,39 @@ struct BackwardRing {
     sums[2] += static_cast<double>(sum_d);
   }
 
-  static __device__ Coefficients Finish(const Segment& segment, uint32_t channel, bool like_x,
-                                        const double (&sums)[kSums], float centre, double values,
-                                        bool writes) {
-    const double share = 1.0 / values;
+  struct Parameters {
+    float scale;
+    float rstd;
+  };
+  static __device__ Parameters Load(const Segment& segment, uint32_t channel, bool like_x, bool) {
+    return {LoadParameter<X>(segment.weight, channel, like_x, 1.0F), segment.rstd[channel]};
+  }
+
+  struct Statistics {
+    double dweight;
+    double dbias;
+  };
+  static __device__ Coefficients Finish(const Parameters& parameters, const double (&sums)[kSums],
+                                        float centre, double share, Statistics& statistics) {
     const double correction = sums[2] * share;
+    const double dweight = static_cast<double>(parameters.rstd) * (sums[1] - correction * sums[0]);
+    const double mean_dy = sums[0] * share;
+    statistics = {dweight, sums[0]};
     Coefficients c = {};
     c.mean = centre;
     c.correction = static_cast<float>(correction);
-    c.rstd = segment.rstd[channel];
-    c.scale = LoadParameter<X>(segment.weight, channel, like_x, 1.0F);
-    const double dweight = static_cast<double>(c.rstd) * (sums[1] - correction * sums[0]);
-    const double mean_dy = sums[0] * share;
+    c.rstd = parameters.rstd;
+    c.scale = parameters.scale;
     c.mean_dy = static_cast<float>(mean_dy);
     c.mean_dy_low = static_cast<float>(mean_dy - static_cast<double>(c.mean_dy));
     c.mean_dyh = static_cast<float>(dweight * share);
-    if (writes) {
-      StoreParameter<X>(segment.dweight, channel, like_x, dweight);
-      StoreParameter<X>(segment.dbias, channel, like_x, sums[0]);
-    }
     return c;
+  }
+  static __device__ void Write(const Segment& segment, uint32_t channel, bool like_x, double,
+                               const Parameters&, const Coefficients&,
+                               const Statistics& statistics) {
+    StoreParameter<X>(segment.dweight, channel, like_x, statistics.dweight);
+    StoreParameter<X>(segment.dbias, channel, like_x, statistics.dbias);
   }
 
   /// (dy - mean(dy) - h * mean(dy * h)) * rstd * weight
