@@ -113,7 +113,7 @@ __device__ void GatherFolded(const RingParams<typename Op::Segment>& p,
 
 #endif  // NORM_HAVE_RING
 
-template <typename X, typename Op>
+template <typename X, typename Op, bool kAligned>
 __global__ void __launch_bounds__(Op::kFoldedTraits.threads + kRingHelperThreads, 1)
     FoldedRing(const __grid_constant__ RingParams<typename Op::Segment> p) {
 #if NORM_HAVE_RING
@@ -175,14 +175,12 @@ __global__ void __launch_bounds__(Op::kFoldedTraits.threads + kRingHelperThreads
 
   RingItem load_item(group, shape.items);
   const char* inputs[kTensors];
-  bool load_aligned = false;
   uint32_t load_offset = 0;
   uint32_t load_images = 0;
   const auto start_load = [&] {
     const typename Op::Segment& segment = p.segments[load_item.segment];
 #pragma unroll
     for (int t = 0; t < kTensors; ++t) inputs[t] = static_cast<const char*>(Op::Input(segment, t));
-    load_aligned = segment.aligned;
     load_offset = start_offset + load_item.item * shape.run;
     load_images = images_of(load_item);
   };
@@ -200,10 +198,10 @@ __global__ void __launch_bounds__(Op::kFoldedTraits.threads + kRingHelperThreads
             const char* source =
                 inputs[t] + static_cast<int64_t>(load_offset) * kRingGranuleBytes;
             const uint32_t slot = load_slot + (t * kUnroll + u) * granule_stride;
-            if (load_aligned) {
+            if constexpr (kAligned) {
               CopyGranuleAsync(slot, source);
             } else {
-              StoreShared(slot, LoadGranuleWords<X>(source, false));
+              StoreShared(slot, LoadGranuleWords<X, false>(source));
             }
           }
         }
@@ -309,11 +307,10 @@ __global__ void __launch_bounds__(Op::kFoldedTraits.threads + kRingHelperThreads
 
   RingItem store_item(group, shape.items);
   char* output = nullptr;
-  bool store_aligned = false;
   uint32_t store_offset = 0;
   uint32_t store_images = 0;
-  typename Op::Coefficients first_coefficients = {};
-  typename Op::Coefficients second_coefficients = {};
+  typename Op::Direct direct[kElements];
+  bool is_direct = false;
   uint32_t store_slot = ring_begin;
   uint32_t store_step = 0;
   uint32_t round = 0;
@@ -321,13 +318,17 @@ __global__ void __launch_bounds__(Op::kFoldedTraits.threads + kRingHelperThreads
     if (store_step == 0) {
       const typename Op::Segment& segment = p.segments[store_item.segment];
       output = static_cast<char*>(Op::Output(segment));
-      store_aligned = segment.aligned;
       const uint32_t buffer = round % kFoldedRingBuffers;
       store_offset = start_offset + store_item.item * shape.run;
       store_images = images_of(store_item);
       shared.ready[buffer].WaitPhase(round / kFoldedRingBuffers);
-      first_coefficients = shared.coefficients[buffer][first_channel];
-      second_coefficients = shared.coefficients[buffer][second_channel];
+      const typename Op::Coefficients& a = shared.coefficients[buffer][first_channel];
+      const typename Op::Coefficients& b = shared.coefficients[buffer][second_channel];
+      is_direct = a.is_direct && b.is_direct;
+      const typename Op::Direct direct_a = a.direct;
+      const typename Op::Direct direct_b = b.direct;
+#pragma unroll
+      for (int i = 0; i < kElements; ++i) direct[i] = Op::Select(i < split, direct_a, direct_b);
     }
     uint4 raw[kTensors][kUnroll];
 #pragma unroll
@@ -339,23 +340,28 @@ __global__ void __launch_bounds__(Op::kFoldedTraits.threads + kRingHelperThreads
         }
       }
     }
+    uint4 words[kUnroll];
+    if (is_direct) {
+#pragma unroll
+      for (int u = 0; u < kUnroll; ++u) {
+        words[u] = MapGranule<X, Op>(raw, u, [&](const auto& inputs, int i) {
+          return Op::ApplyDirect(inputs, direct[i]);
+        });
+      }
+    } else {
+      const auto& coefficients = shared.coefficients[round % kFoldedRingBuffers];
+#pragma unroll
+      for (int u = 0; u < kUnroll; ++u) {
+        words[u] = MapGranule<X, Op>(raw, u, [&](const auto& inputs, int i) {
+          return Op::Apply(inputs, coefficients[i < split ? first_channel : second_channel]);
+        });
+      }
+    }
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
-      float in[kTensors][kElements];
-#pragma unroll
-      for (int t = 0; t < kTensors; ++t) WideGranule<X>::Widen(raw[t][u], in[t]);
-      float out[kElements];
-#pragma unroll
-      for (int i = 0; i < kElements; ++i) {
-        float inputs[kTensors];
-#pragma unroll
-        for (int t = 0; t < kTensors; ++t) inputs[t] = in[t][i];
-        out[i] =
-            Op::Apply(inputs, Op::Select(i < split, first_coefficients, second_coefficients));
-      }
       if (store_step + u * rows + row < store_images) {
-        StoreGranuleWords<X>(output + static_cast<int64_t>(store_offset) * kRingGranuleBytes,
-                             WideGranule<X>::Narrow(out), store_aligned);
+        StoreGranuleWords<X, kAligned>(
+            output + static_cast<int64_t>(store_offset) * kRingGranuleBytes, words[u]);
       }
       store_offset += image_step;
     }

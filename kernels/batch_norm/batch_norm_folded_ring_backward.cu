@@ -3,12 +3,13 @@
 namespace norm_device {
 
 template <typename X>
-const void* FoldedRingBackwardKernel() {
-  return reinterpret_cast<const void*>(&FoldedRing<X, BackwardRing<X>>);
+const void* FoldedRingBackwardKernel(bool aligned) {
+  return aligned ? reinterpret_cast<const void*>(&FoldedRing<X, BackwardRing<X>, true>)
+                 : reinterpret_cast<const void*>(&FoldedRing<X, BackwardRing<X>, false>);
 }
 
-template const void* FoldedRingBackwardKernel<F32>();
-template const void* FoldedRingBackwardKernel<F16>();
-template const void* FoldedRingBackwardKernel<BF16>();
+template const void* FoldedRingBackwardKernel<F32>(bool);
+template const void* FoldedRingBackwardKernel<F16>(bool);
+template const void* FoldedRingBackwardKernel<BF16>(bool);
 
 }  // namespace norm_device

@@ -140,7 +140,7 @@ __device__ void GatherSums(const RingParams<typename Op::Segment>& p, PlaneRingS
 
 #endif  // NORM_HAVE_RING
 
-template <typename X, typename Op>
+template <typename X, typename Op, bool kAligned>
 __global__ void __launch_bounds__(Op::kTraits.threads + kRingHelperThreads, 1)
     PlaneRing(const __grid_constant__ RingParams<typename Op::Segment> p) {
 #if NORM_HAVE_RING
@@ -190,12 +190,10 @@ __global__ void __launch_bounds__(Op::kTraits.threads + kRingHelperThreads, 1)
   RingItem load_item(group, shape.items);
   SlicePosition load_at(shape, kThreads, first + thread);
   const char* inputs[kTensors];
-  bool load_aligned = false;
   const auto start_load = [&] {
     const typename Op::Segment& segment = p.segments[load_item.segment];
 #pragma unroll
     for (int t = 0; t < kTensors; ++t) inputs[t] = static_cast<const char*>(Op::Input(segment, t));
-    load_aligned = segment.aligned;
     load_at.StartItem(load_item.item);
   };
   if (rounds > 0) start_load();
@@ -211,10 +209,10 @@ __global__ void __launch_bounds__(Op::kTraits.threads + kRingHelperThreads, 1)
           for (int t = 0; t < kTensors; ++t) {
             const char* source = inputs[t] + load_at.bytes();
             const uint32_t slot = load_slot + (t * kUnroll + u) * kThreads * kRingGranuleBytes;
-            if (load_aligned) {
+            if constexpr (kAligned) {
               CopyGranuleAsync(slot, source);
             } else {
-              StoreShared(slot, LoadGranuleWords<X>(source, false));
+              StoreShared(slot, LoadGranuleWords<X, false>(source));
             }
           }
         }
@@ -313,8 +311,8 @@ __global__ void __launch_bounds__(Op::kTraits.threads + kRingHelperThreads, 1)
   RingItem store_item(group, shape.items);
   SlicePosition store_at(shape, kThreads, first + thread);
   char* output = nullptr;
-  bool store_aligned = false;
-  typename Op::Coefficients coefficients = {};
+  typename Op::Direct direct = {};
+  bool is_direct = false;
   uint32_t store_slot = ring_begin;
   uint32_t store_step = 0;
   uint32_t round = 0;
@@ -322,11 +320,11 @@ __global__ void __launch_bounds__(Op::kTraits.threads + kRingHelperThreads, 1)
     if (store_step == 0) {
       const typename Op::Segment& segment = p.segments[store_item.segment];
       output = static_cast<char*>(Op::Output(segment));
-      store_aligned = segment.aligned;
       store_at.StartItem(store_item.item);
       const uint32_t buffer = round % kRingBuffers;
       shared.ready[buffer].WaitPhase(round / kRingBuffers);
-      coefficients = shared.coefficients[buffer];
+      direct = shared.coefficients[buffer].direct;
+      is_direct = shared.coefficients[buffer].is_direct;
     }
     uint4 raw[kTensors][kUnroll];
 #pragma unroll
@@ -337,22 +335,26 @@ __global__ void __launch_bounds__(Op::kTraits.threads + kRingHelperThreads, 1)
             LoadShared(store_slot + (t * kUnroll + u) * kThreads * kRingGranuleBytes);
       }
     }
+    uint4 words[kUnroll];
+    if (is_direct) {
+#pragma unroll
+      for (int u = 0; u < kUnroll; ++u) {
+        words[u] = MapGranule<X, Op>(raw, u, [&](const auto& inputs, int) {
+          return Op::ApplyDirect(inputs, direct);
+        });
+      }
+    } else {
+      const typename Op::Coefficients coefficients = shared.coefficients[round % kRingBuffers];
+#pragma unroll
+      for (int u = 0; u < kUnroll; ++u) {
+        words[u] = MapGranule<X, Op>(
+            raw, u, [&](const auto& inputs, int) { return Op::Apply(inputs, coefficients); });
+      }
+    }
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
-      float in[kTensors][Op::kElements];
-#pragma unroll
-      for (int t = 0; t < kTensors; ++t) WideGranule<X>::Widen(raw[t][u], in[t]);
-      float out[Op::kElements];
-#pragma unroll
-      for (int i = 0; i < Op::kElements; ++i) {
-        float inputs[kTensors];
-#pragma unroll
-        for (int t = 0; t < kTensors; ++t) inputs[t] = in[t][i];
-        out[i] = Op::Apply(inputs, coefficients);
-      }
       if (store_step + u * kThreads + thread < slice) {
-        StoreGranuleWords<X>(output + store_at.bytes(), WideGranule<X>::Narrow(out),
-                             store_aligned);
+        StoreGranuleWords<X, kAligned>(output + store_at.bytes(), words[u]);
       }
       store_at.Advance();
     }

@@ -183,30 +183,35 @@ struct WideGranule<F16> {
   }
 };
 
-/// Global granules at addresses that need not be multiples of 16: same bits, one element at a time.
-template <typename X>
-__device__ uint4 LoadGranuleWords(const char* source, bool aligned) {
-  if (aligned) return *reinterpret_cast<const uint4*>(source);
-  using Storage = StorageOf<X>;
-  Storage values[kWideElements<X>];
+/// A granule at a multiple of 16, or of its element only: the same bits, but in kernels of their own,
+/// since even code that is not reached costs the aligned ones registers and instructions.
+template <typename X, bool kAligned>
+__device__ __forceinline__ uint4 LoadGranuleWords(const char* source) {
+  if constexpr (kAligned) {
+    return *reinterpret_cast<const uint4*>(source);
+  } else {
+    StorageOf<X> values[kWideElements<X>];
 #pragma unroll
-  for (int i = 0; i < kWideElements<X>; ++i) values[i] = reinterpret_cast<const Storage*>(source)[i];
-  uint4 words;
-  memcpy(&words, values, sizeof(words));
-  return words;
-}
-template <typename X>
-__device__ __forceinline__ void StoreGranuleWords(char* destination, const uint4& words,
-                                                  bool aligned) {
-  if (aligned) {
-    *reinterpret_cast<uint4*>(destination) = words;
-    return;
+    for (int i = 0; i < kWideElements<X>; ++i) {
+      values[i] = reinterpret_cast<const StorageOf<X>*>(source)[i];
+    }
+    uint4 words;
+    memcpy(&words, values, sizeof(words));
+    return words;
   }
-  using Storage = StorageOf<X>;
-  Storage values[kWideElements<X>];
-  memcpy(values, &words, sizeof(words));
+}
+template <typename X, bool kAligned>
+__device__ __forceinline__ void StoreGranuleWords(char* destination, const uint4& words) {
+  if constexpr (kAligned) {
+    *reinterpret_cast<uint4*>(destination) = words;
+  } else {
+    StorageOf<X> values[kWideElements<X>];
+    memcpy(values, &words, sizeof(words));
 #pragma unroll
-  for (int i = 0; i < kWideElements<X>; ++i) reinterpret_cast<Storage*>(destination)[i] = values[i];
+    for (int i = 0; i < kWideElements<X>; ++i) {
+      reinterpret_cast<StorageOf<X>*>(destination)[i] = values[i];
+    }
+  }
 }
 
 /// A parameter whose dtype is the activations' or f32.

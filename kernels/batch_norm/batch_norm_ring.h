@@ -69,7 +69,6 @@ struct ForwardRingSegment {
   float* rstd;
   double eps;
   double momentum;
-  bool aligned;  // x and y are multiples of 16
 };
 
 struct BackwardRingSegment {
@@ -81,7 +80,6 @@ struct BackwardRingSegment {
   const float* rstd;
   void* dweight;
   void* dbias;
-  bool aligned;
 };
 
 template <typename Segment>
@@ -98,17 +96,18 @@ struct RingParams {
 inline constexpr int kForwardRingSums = 2;
 inline constexpr int kBackwardRingSums = 4;
 
-/// A plane is a whole number of granules; an item is a channel. X is f32, f16 or bf16.
+/// `aligned`: every tensor lies at a multiple of 16. X is f32, f16 or bf16. A plane is a whole number
+/// of granules; an item is a channel.
 template <typename X>
-const void* PlaneRingForwardKernel();
+const void* PlaneRingForwardKernel(bool aligned);
 template <typename X>
-const void* PlaneRingBackwardKernel();
+const void* PlaneRingBackwardKernel(bool aligned);
 
 /// A plane has at least a granule's values; an item is up to kMaxFoldedChannels channels whose
 /// planes together are whole granules.
 template <typename X>
-const void* FoldedRingForwardKernel();
+const void* FoldedRingForwardKernel(bool aligned);
 template <typename X>
-const void* FoldedRingBackwardKernel();
+const void* FoldedRingBackwardKernel(bool aligned);
 
 }  // namespace norm_device

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "dispatch/dtype_dispatch.h"
 #include "dispatch/launch.h"
 
 namespace norm::internal {
@@ -12,10 +11,6 @@ using norm_device::BackwardRingSegment;
 using norm_device::ForwardRingSegment;
 using norm_device::kRingSegments;
 using norm_device::RingParams;
-
-bool Aligned(const void* pointer) {
-  return reinterpret_cast<uintptr_t>(pointer) % norm_device::kRingGranuleBytes == 0;
-}
 
 ForwardRingSegment ToSegment(const BatchNormForwardArgs& args) {
   ForwardRingSegment segment = {};
@@ -31,7 +26,6 @@ ForwardRingSegment ToSegment(const BatchNormForwardArgs& args) {
   segment.rstd = static_cast<float*>(args.rstd);
   segment.eps = args.eps;
   segment.momentum = args.momentum;
-  segment.aligned = Aligned(args.x) && Aligned(args.y);
   return segment;
 }
 
@@ -45,8 +39,19 @@ BackwardRingSegment ToSegment(const BatchNormBackwardArgs& args) {
   segment.rstd = static_cast<const float*>(args.rstd);
   segment.dweight = args.dweight;
   segment.dbias = args.dbias;
-  segment.aligned = Aligned(args.x) && Aligned(args.dy) && Aligned(args.dx);
   return segment;
+}
+
+bool IsAligned(const BatchNormForwardArgs& args) {
+  return IsGranuleAligned(args.x) && IsGranuleAligned(args.y);
+}
+bool IsAligned(const BatchNormBackwardArgs& args) {
+  return IsGranuleAligned(args.x) && IsGranuleAligned(args.dy) && IsGranuleAligned(args.dx);
+}
+template <typename Args>
+bool AreAligned(std::span<const Args> segments) {
+  return std::all_of(segments.begin(), segments.end(),
+                     [](const Args& args) { return IsAligned(args); });
 }
 
 template <typename Segment, typename Args>
@@ -71,22 +76,6 @@ Status LaunchRing(const void* kernel, const RingPlan& plan, std::span<const Args
   return Status();
 }
 
-/// select(tag) for the dtypes that the resident kernels are built for.
-template <typename Select>
-const void* RingKernel(DType dtype, Select&& select) {
-  switch (dtype) {
-    case DType::kF32:
-      return select(norm_device::F32{});
-    case DType::kF16:
-      return select(norm_device::F16{});
-    case DType::kBF16:
-      return select(norm_device::BF16{});
-    case DType::kF64:
-      break;
-  }
-  return nullptr;
-}
-
 }  // namespace
 
 int64_t RingLaunchSegments(size_t count) {
@@ -95,18 +84,20 @@ int64_t RingLaunchSegments(size_t count) {
 
 Status LaunchForwardRing(const RingPlan& plan, std::span<const BatchNormForwardArgs> segments,
                          uint64_t* published, StreamHandle stream) {
+  const bool aligned = AreAligned(segments);
   const void* kernel = RingKernel(segments.front().dtype, [&](auto x) {
-    return plan.folded ? norm_device::FoldedRingForwardKernel<decltype(x)>()
-                       : norm_device::PlaneRingForwardKernel<decltype(x)>();
+    return plan.folded ? norm_device::FoldedRingForwardKernel<decltype(x)>(aligned)
+                       : norm_device::PlaneRingForwardKernel<decltype(x)>(aligned);
   });
   return LaunchRing<ForwardRingSegment>(kernel, plan, segments, published, stream);
 }
 
 Status LaunchBackwardRing(const RingPlan& plan, std::span<const BatchNormBackwardArgs> segments,
                           uint64_t* published, StreamHandle stream) {
+  const bool aligned = AreAligned(segments);
   const void* kernel = RingKernel(segments.front().dtype, [&](auto x) {
-    return plan.folded ? norm_device::FoldedRingBackwardKernel<decltype(x)>()
-                       : norm_device::PlaneRingBackwardKernel<decltype(x)>();
+    return plan.folded ? norm_device::FoldedRingBackwardKernel<decltype(x)>(aligned)
+                       : norm_device::PlaneRingBackwardKernel<decltype(x)>(aligned);
   });
   return LaunchRing<BackwardRingSegment>(kernel, plan, segments, published, stream);
 }

@@ -8,6 +8,13 @@
 
 namespace norm_device {
 
+/// Whether products of a number with values of the size that it comes with are safe in f32.
+__device__ __forceinline__ bool IsPlain(float value) {
+  constexpr float kSmallest = 1e-18F;
+  constexpr float kLargest = 1e18F;
+  return fabsf(value) > kSmallest && fabsf(value) < kLargest;
+}
+
 /// Sums of x - centre and of its square, centre a value of the channel. The sums are f64, so what
 /// the centre leaves of the mean costs nothing; f32 only carries differences from a value of the
 /// same thread.
@@ -20,24 +27,22 @@ struct ForwardRing {
   static constexpr int kPublished = kForwardRingSums;
   static constexpr int kElements = WideGranule<X>::kElements;
 
-  struct Coefficients {
+  /// y = (x - mean) * factor + offset: serves where factor neither overflows nor loses digits.
+  struct Direct {
     float mean;
-    float correction;  // the mean is mean + correction
+    float factor;  // rstd * scale
+    float offset;  // shift - correction * factor
+  };
+  struct alignas(16) Coefficients {
+    Direct direct;
+    float correction;  // the mean is direct.mean + correction
     float rstd;
     float scale;
     float shift;
-    float unused[3];
+    bool is_direct;
   };
-
-  static __device__ __forceinline__ Coefficients Select(bool first, const Coefficients& a,
-                                                        const Coefficients& b) {
-    Coefficients c;
-    c.mean = first ? a.mean : b.mean;
-    c.correction = first ? a.correction : b.correction;
-    c.rstd = first ? a.rstd : b.rstd;
-    c.scale = first ? a.scale : b.scale;
-    c.shift = first ? a.shift : b.shift;
-    return c;
+  static __device__ __forceinline__ Direct Select(bool first, const Direct& a, const Direct& b) {
+    return {first ? a.mean : b.mean, first ? a.factor : b.factor, first ? a.offset : b.offset};
   }
 
   static __device__ const void* Input(const Segment& segment, int) { return segment.x; }
@@ -136,18 +141,21 @@ struct ForwardRing {
     if (variance < 0.0) variance = 0.0;  // a NaN stays
     statistics = {mean, variance};
     Coefficients c = {};
-    c.mean = static_cast<float>(mean);
+    c.direct.mean = static_cast<float>(mean);
     c.correction =
-        isfinite(mean) ? static_cast<float>(mean - static_cast<double>(c.mean)) : 0.0F;
+        isfinite(mean) ? static_cast<float>(mean - static_cast<double>(c.direct.mean)) : 0.0F;
     c.rstd = ReciprocalRoot(variance + parameters.eps);
     c.scale = parameters.scale;
     c.shift = parameters.shift;
+    c.direct.factor = c.rstd * c.scale;
+    c.direct.offset = fmaf(-c.correction, c.direct.factor, c.shift);
+    c.is_direct = IsPlain(c.direct.factor);
     return c;
   }
   static __device__ void Write(const Segment& segment, uint32_t channel, bool, double values,
                                const Parameters& parameters, const Coefficients& c,
                                const Statistics& statistics) {
-    if (segment.mean != nullptr) segment.mean[channel] = c.mean;
+    if (segment.mean != nullptr) segment.mean[channel] = c.direct.mean;
     if (segment.rstd != nullptr) segment.rstd[channel] = c.rstd;
     if (segment.new_running_mean != nullptr) {
       const double kept = 1.0 - segment.momentum;
@@ -160,9 +168,12 @@ struct ForwardRing {
     }
   }
 
+  static __device__ __forceinline__ float ApplyDirect(const float (&inputs)[1], const Direct& c) {
+    return fmaf(inputs[0] - c.mean, c.factor, c.offset);
+  }
   /// (x - mean) * rstd first, then weight: the product of x and weight may overflow on its own.
   static __device__ __forceinline__ float Apply(const float (&inputs)[1], const Coefficients& c) {
-    return fmaf(((inputs[0] - c.mean) - c.correction) * c.rstd, c.scale, c.shift);
+    return fmaf(((inputs[0] - c.direct.mean) - c.correction) * c.rstd, c.scale, c.shift);
   }
 };
 
@@ -176,28 +187,27 @@ struct BackwardRing {
   static constexpr int kPublished = kBackwardRingSums;
   static constexpr int kElements = WideGranule<X>::kElements;
 
-  struct Coefficients {
+  /// dx = (dy - mean_dy) * factor - (x - mean) * slope + offset: serves where factor and slope
+  /// neither overflow nor lose digits.
+  struct Direct {
     float mean;
+    float mean_dy;
+    float factor;  // rstd * scale
+    float slope;   // factor * rstd * mean_dyh
+    float offset;  // correction * slope - mean_dy_low * factor
+  };
+  struct alignas(16) Coefficients {
+    Direct direct;
     float correction;  // what rounding left of the batch mean
     float rstd;
     float scale;
-    float mean_dy;
     float mean_dy_low;
     float mean_dyh;
-    float unused;
+    bool is_direct;
   };
-
-  static __device__ __forceinline__ Coefficients Select(bool first, const Coefficients& a,
-                                                        const Coefficients& b) {
-    Coefficients c;
-    c.mean = first ? a.mean : b.mean;
-    c.correction = first ? a.correction : b.correction;
-    c.rstd = first ? a.rstd : b.rstd;
-    c.scale = first ? a.scale : b.scale;
-    c.mean_dy = first ? a.mean_dy : b.mean_dy;
-    c.mean_dy_low = first ? a.mean_dy_low : b.mean_dy_low;
-    c.mean_dyh = first ? a.mean_dyh : b.mean_dyh;
-    return c;
+  static __device__ __forceinline__ Direct Select(bool first, const Direct& a, const Direct& b) {
+    return {first ? a.mean : b.mean, first ? a.mean_dy : b.mean_dy, first ? a.factor : b.factor,
+            first ? a.slope : b.slope, first ? a.offset : b.offset};
   }
 
   static __device__ const void* Input(const Segment& segment, int tensor) {
@@ -262,13 +272,19 @@ struct BackwardRing {
     const double mean_dy = sums[0] * share;
     statistics = {dweight, sums[0]};
     Coefficients c = {};
-    c.mean = centre;
+    c.direct.mean = centre;
     c.correction = static_cast<float>(correction);
     c.rstd = parameters.rstd;
     c.scale = parameters.scale;
-    c.mean_dy = static_cast<float>(mean_dy);
-    c.mean_dy_low = static_cast<float>(mean_dy - static_cast<double>(c.mean_dy));
+    c.direct.mean_dy = static_cast<float>(mean_dy);
+    c.mean_dy_low = static_cast<float>(mean_dy - static_cast<double>(c.direct.mean_dy));
     c.mean_dyh = static_cast<float>(dweight * share);
+    c.direct.factor = c.rstd * c.scale;
+    c.direct.slope = c.direct.factor * (c.rstd * c.mean_dyh);
+    c.direct.offset =
+        fmaf(c.correction, c.direct.slope, -(c.mean_dy_low * c.direct.factor));
+    c.is_direct = IsPlain(c.direct.factor) && IsPlain(c.rstd) &&
+                  (c.mean_dyh == 0.0F || IsPlain(c.direct.slope));
     return c;
   }
   static __device__ void Write(const Segment& segment, uint32_t channel, bool like_x, double,
@@ -278,11 +294,34 @@ struct BackwardRing {
     StoreParameter<X>(segment.dbias, channel, like_x, statistics.dbias);
   }
 
+  static __device__ __forceinline__ float ApplyDirect(const float (&inputs)[2], const Direct& c) {
+    const float along_x = fmaf(inputs[0] - c.mean, -c.slope, c.offset);
+    return fmaf(inputs[1] - c.mean_dy, c.factor, along_x);
+  }
   /// (dy - mean(dy) - h * mean(dy * h)) * rstd * weight
   static __device__ __forceinline__ float Apply(const float (&inputs)[2], const Coefficients& c) {
-    const float h = ((inputs[0] - c.mean) - c.correction) * c.rstd;
-    return fmaf(-h, c.mean_dyh, (inputs[1] - c.mean_dy) - c.mean_dy_low) * c.rstd * c.scale;
+    const float h = ((inputs[0] - c.direct.mean) - c.correction) * c.rstd;
+    const float centred = (inputs[1] - c.direct.mean_dy) - c.mean_dy_low;
+    return fmaf(-h, c.mean_dyh, centred) * c.rstd * c.scale;
   }
 };
+
+/// Granule u of every tensor, element by element: apply(inputs, element).
+template <typename X, typename Op, int kTensors, int kGranules, typename Apply>
+__device__ __forceinline__ uint4 MapGranule(const uint4 (&raw)[kTensors][kGranules], int u,
+                                            Apply&& apply) {
+  float in[kTensors][Op::kElements];
+#pragma unroll
+  for (int t = 0; t < kTensors; ++t) WideGranule<X>::Widen(raw[t][u], in[t]);
+  float out[Op::kElements];
+#pragma unroll
+  for (int i = 0; i < Op::kElements; ++i) {
+    float inputs[kTensors];
+#pragma unroll
+    for (int t = 0; t < kTensors; ++t) inputs[t] = in[t][i];
+    out[i] = apply(inputs, i);
+  }
+  return WideGranule<X>::Narrow(out);
+}
 
 }  // namespace norm_device

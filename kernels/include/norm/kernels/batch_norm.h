@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "norm/kernels/dtype.h"
 #include "norm/kernels/op_types.h"
@@ -68,6 +69,11 @@ struct BatchNormBackwardArgs {
 Status Validate(const BatchNormForwardArgs& args);
 Status Validate(const BatchNormBackwardArgs& args);
 
+/// Validate of every segment, and that channels, spatial size, layout, mode and dtypes are those of
+/// the first.
+Status ValidateSegments(std::span<const BatchNormForwardArgs> segments);
+Status ValidateSegments(std::span<const BatchNormBackwardArgs> segments);
+
 /// Normalizes each channel over batch and spatial positions.
 ///
 /// Math:         training: mean, var (biased) over the n = batch * spatial values of channel c;
@@ -97,6 +103,22 @@ Status Validate(const BatchNormBackwardArgs& args);
 Status BatchNormForward(const BatchNormForwardArgs& args, Workspace workspace, StreamHandle stream);
 size_t BatchNormForwardWorkspaceBytes(const BatchNormForwardArgs& args);
 
+/// BatchNormForward of several requests; each has statistics of its own. Neighbours of equal batch
+/// share launches where their kernel reads its input once.
+///
+/// Shapes, Dtypes: channels, spatial, layout, mode, dtype and weight_dtype are those of the first
+///               segment; everything else may differ. Empty segments are allowed, and no segments
+/// Aliasing:     within a segment as BatchNormForward; an output of one segment must not overlap
+///               any tensor of another, which is not checked
+/// Workspace:    BatchNormForwardSegmentsWorkspaceBytes(segments) bytes
+/// Determinism:  the bits of a segment are those of BatchNormForward on it alone
+/// Errors:       kInvalidArgument with the index of the first segment that Validate refuses or that
+///               differs from the first; nothing is enqueued then
+/// Math, Limits, Ownership, Stream, Threads: as BatchNormForward
+Status BatchNormForwardSegments(std::span<const BatchNormForwardArgs> segments,
+                                Workspace workspace, StreamHandle stream);
+size_t BatchNormForwardSegmentsWorkspaceBytes(std::span<const BatchNormForwardArgs> segments);
+
 /// Gradients of BatchNormForward in either mode.
 ///
 /// Math:         h = (x - mean[c]) * rstd[c], dweight[c] = sum dy * h, dbias[c] = sum dy, n = batch
@@ -115,6 +137,11 @@ Status BatchNormBackward(const BatchNormBackwardArgs& args, Workspace workspace,
                          StreamHandle stream);
 size_t BatchNormBackwardWorkspaceBytes(const BatchNormBackwardArgs& args);
 
+/// BatchNormBackward of several requests: all else as BatchNormForwardSegments.
+Status BatchNormBackwardSegments(std::span<const BatchNormBackwardArgs> segments,
+                                 Workspace workspace, StreamHandle stream);
+size_t BatchNormBackwardSegmentsWorkspaceBytes(std::span<const BatchNormBackwardArgs> segments);
+
 namespace cpu {
 
 /// The same computations on host memory, complete on return. Bits do not depend on the number of
@@ -125,6 +152,12 @@ size_t BatchNormForwardWorkspaceBytes(const BatchNormForwardArgs& args);
 Status BatchNormBackward(const BatchNormBackwardArgs& args, Workspace workspace,
                          ThreadPool& threads);
 size_t BatchNormBackwardWorkspaceBytes(const BatchNormBackwardArgs& args);
+Status BatchNormForwardSegments(std::span<const BatchNormForwardArgs> segments,
+                                Workspace workspace, ThreadPool& threads);
+size_t BatchNormForwardSegmentsWorkspaceBytes(std::span<const BatchNormForwardArgs> segments);
+Status BatchNormBackwardSegments(std::span<const BatchNormBackwardArgs> segments,
+                                 Workspace workspace, ThreadPool& threads);
+size_t BatchNormBackwardSegmentsWorkspaceBytes(std::span<const BatchNormBackwardArgs> segments);
 
 }  // namespace cpu
 }  // namespace norm
