@@ -2,16 +2,15 @@
 // of 16 bytes. A block's loads are on their way while it computes the coefficients of the planes
 // that it meets.
 #include "batch_norm/batch_norm_inference.h"
-#include "batch_norm/batch_norm_ring.cuh"
-#include "primitives/moments.cuh"
+#include "batch_norm/batch_norm_ring_math.cuh"
 
 namespace norm_device {
 namespace {
 
+/// y = (x - mean) * factor + shift.
 struct InferenceCoefficients {
   float mean;
-  float rstd;
-  float scale;
+  float factor;  // rstd * weight; NaN where the product of x and it might leave f32 on the way
   float shift;
 };
 
@@ -27,13 +26,37 @@ __device__ __forceinline__ uint64_t Divide(uint64_t value, uint64_t divisor, uin
   return quotient;
 }
 
+__device__ __forceinline__ uint32_t Divide(uint32_t value, uint32_t divisor, uint32_t reciprocal,
+                                           uint32_t& remainder) {
+  uint32_t quotient = __umulhi(value, reciprocal);
+  remainder = value - quotient * divisor;
+  while (remainder >= divisor) {
+    remainder -= divisor;
+    ++quotient;
+  }
+  return quotient;
+}
+
+__device__ float RunningRstd(const InferenceSegment& segment, uint32_t channel) {
+  return ReciprocalRoot(static_cast<double>(segment.running_var[channel]) + segment.eps);
+}
+
+__device__ __forceinline__ float Normalize(float value, const InferenceCoefficients& c) {
+  return fmaf(value - c.mean, c.factor, c.shift);
+}
+
+/// (x - mean) * rstd first, then weight: the product of x and weight may overflow on its own.
 template <typename X>
-__device__ __forceinline__ void Normalize(float& value, const InferenceCoefficients& c) {
-  value = fmaf((value - c.mean) * c.rstd, c.scale, c.shift);
+__device__ float NormalizeInSteps(const InferenceParams& p, const InferenceSegment& segment,
+                                  float value, uint32_t channel) {
+  const float scale = LoadParameter<X>(segment.weight, channel, p.weight_like_x, 1.0F);
+  const float shift = LoadParameter<X>(segment.bias, channel, p.weight_like_x, 0.0F);
+  return fmaf((value - segment.running_mean[channel]) * RunningRstd(segment, channel), scale,
+              shift);
 }
 
 template <typename X, bool kWholePlanes, bool kAligned>
-__global__ void __launch_bounds__(kInferenceThreads)
+__global__ void __launch_bounds__(kInferenceThreads, kInferenceBlocksPerSm)
     PlaneInference(const __grid_constant__ InferenceParams p) {
   constexpr int kElements = WideGranule<X>::kElements;
   constexpr uint32_t kBlockElements = kInferenceBlockGranules * kElements;
@@ -61,42 +84,56 @@ __global__ void __launch_bounds__(kInferenceThreads)
   Divide(first_plane, p.channels, p.channels_reciprocal, first_channel);
   const auto start = static_cast<uint32_t>(first_position);
   const uint32_t planes = (start + kBlockElements - 1) / p.spatial + 1;
+  bool in_steps = false;  // some plane of the block
   for (uint32_t i = threadIdx.x; i < planes; i += kInferenceThreads) {
     const uint32_t channel = (static_cast<uint32_t>(first_channel) + i) % p.channels;
-    const double rstd =
-        ReciprocalDeviation(static_cast<double>(segment.running_var[channel]), segment.eps);
+    const float rstd = RunningRstd(segment, channel);
     InferenceCoefficients c;
     c.mean = segment.running_mean[channel];
-    c.rstd = static_cast<float>(rstd);
-    c.scale = LoadParameter<X>(segment.weight, channel, p.weight_like_x, 1.0F);
+    c.factor = rstd * LoadParameter<X>(segment.weight, channel, p.weight_like_x, 1.0F);
     c.shift = LoadParameter<X>(segment.bias, channel, p.weight_like_x, 0.0F);
+    if (!IsPlain(c.factor)) {
+      c.factor = __int_as_float(0x7FFFFFFF);
+      in_steps = true;
+    }
     coefficients[i] = c;
     // Written where the channel's first plane starts.
     const bool starts_here = i > 0 || start == 0;
     if (segment.rstd != nullptr && starts_here && first_plane + i < p.channels) {
-      segment.rstd[channel] = c.rstd;
+      segment.rstd[channel] = rstd;
     }
   }
-  __syncthreads();
+  in_steps = __syncthreads_or(in_steps);
 
   char* y = static_cast<char*>(segment.y) + first * sizeof(StorageOf<X>);
 #pragma unroll
   for (int g = 0; g < kInferenceGranules; ++g) {
     const uint32_t granule = g * kInferenceThreads + threadIdx.x;
     if ((granule + 1) * kElements <= left) {
-      const uint32_t at = start + granule * kElements;
-      const uint32_t plane = at / p.spatial;
-      const InferenceCoefficients a = coefficients[plane];
+      uint32_t position;
+      const uint32_t plane =
+          Divide(start + granule * kElements, p.spatial, p.short_reciprocal, position);
+      const uint32_t own = p.spatial - position;  // elements left in the plane
       float values[kElements];
       WideGranule<X>::Widen(raw[g], values);
-      if constexpr (kWholePlanes) {
+      const InferenceCoefficients a = coefficients[plane];
+      if (in_steps) {
+#pragma unroll 1
+        for (uint32_t i = 0; i < kElements; ++i) {
+          const uint32_t channel =
+              (static_cast<uint32_t>(first_channel) + plane + (i < own ? 0 : 1)) % p.channels;
+          const float value = NormalizeInSteps<X>(p, segment, values[0], channel);
 #pragma unroll
-        for (int i = 0; i < kElements; ++i) Normalize<X>(values[i], a);
+          for (int j = 0; j + 1 < kElements; ++j) values[j] = values[j + 1];
+          values[kElements - 1] = value;
+        }
+      } else if constexpr (kWholePlanes) {
+#pragma unroll
+        for (int i = 0; i < kElements; ++i) values[i] = Normalize(values[i], a);
       } else {
-        const uint32_t own = p.spatial - (at - plane * p.spatial);  // elements left in the plane
         const InferenceCoefficients b = coefficients[own < kElements ? plane + 1 : plane];
 #pragma unroll
-        for (int i = 0; i < kElements; ++i) Normalize<X>(values[i], i < own ? a : b);
+        for (int i = 0; i < kElements; ++i) values[i] = Normalize(values[i], i < own ? a : b);
       }
       StoreGranuleWords<X, kAligned>(y + granule * kRingGranuleBytes,
                                      WideGranule<X>::Narrow(values));
@@ -106,10 +143,15 @@ __global__ void __launch_bounds__(kInferenceThreads)
   const int64_t whole = left / kElements * kElements;
   if (left < kBlockElements && whole + threadIdx.x < left) {
     const auto at = static_cast<uint32_t>(start + whole + threadIdx.x);
-    float value = Element<X>::Widen(
-        reinterpret_cast<const StorageOf<X>*>(x)[whole + threadIdx.x]);
-    Normalize<X>(value, coefficients[at / p.spatial]);
-    reinterpret_cast<StorageOf<X>*>(y)[whole + threadIdx.x] = Element<X>::Narrow(value);
+    const float value =
+        Element<X>::Widen(reinterpret_cast<const StorageOf<X>*>(x)[whole + threadIdx.x]);
+    const uint32_t plane = at / p.spatial;
+    const float normalized =
+        in_steps
+            ? NormalizeInSteps<X>(p, segment, value,
+                                  (static_cast<uint32_t>(first_channel) + plane) % p.channels)
+            : Normalize(value, coefficients[plane]);
+    reinterpret_cast<StorageOf<X>*>(y)[whole + threadIdx.x] = Element<X>::Narrow(normalized);
   }
 }
 

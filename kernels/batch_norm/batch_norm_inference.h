@@ -9,6 +9,7 @@ namespace norm_device {
 
 inline constexpr int kInferenceThreads = 256;
 inline constexpr int kInferenceGranules = 4;  // of 16 bytes, of a thread
+inline constexpr int kInferenceBlocksPerSm = 4;  // that registers are kept free for
 inline constexpr int kInferenceBlockGranules = kInferenceThreads * kInferenceGranules;
 
 struct InferenceSegment {
@@ -29,7 +30,8 @@ struct InferenceParams {
   InferenceSegment segments[kRingSegments];
   int32_t segment_count;
   uint32_t channels;
-  uint32_t spatial;            // at least the elements of a granule
+  uint32_t spatial;              // at least the elements of a granule
+  uint32_t short_reciprocal;     // floor((2^32 - 1) / spatial)
   uint64_t spatial_reciprocal;   // floor((2^64 - 1) / spatial)
   uint64_t channels_reciprocal;  // floor((2^64 - 1) / channels)
   bool weight_like_x;            // else f32

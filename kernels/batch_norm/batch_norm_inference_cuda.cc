@@ -66,6 +66,7 @@ Status LaunchPlaneInference(std::span<const BatchNormForwardArgs> segments, Stre
     params.spatial = static_cast<uint32_t>(first.shape.spatial);
     params.channels_reciprocal = std::numeric_limits<uint64_t>::max() / params.channels;
     params.spatial_reciprocal = std::numeric_limits<uint64_t>::max() / params.spatial;
+    params.short_reciprocal = std::numeric_limits<uint32_t>::max() / params.spatial;
     params.weight_like_x = first.weight_dtype == first.dtype;
     LaunchConfig launch;
     launch.threads_x = norm_device::kInferenceThreads;
