@@ -350,10 +350,12 @@ __global__ void __launch_bounds__(Op::kFoldedTraits.threads + kRingHelperThreads
       }
     } else {
       const auto& coefficients = shared.coefficients[round % kFoldedRingBuffers];
+      const typename Op::Coefficients a = coefficients[first_channel];
+      const typename Op::Coefficients b = coefficients[second_channel];
 #pragma unroll
       for (int u = 0; u < kUnroll; ++u) {
         words[u] = MapGranule<X, Op>(raw, u, [&](const auto& inputs, int i) {
-          return Op::Apply(inputs, coefficients[i < split ? first_channel : second_channel]);
+          return i < split ? Op::Apply(inputs, a) : Op::Apply(inputs, b);
         });
       }
     }

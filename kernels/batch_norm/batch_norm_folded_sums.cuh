@@ -20,7 +20,7 @@ struct FoldedSlots {
 };
 
 /// Images that f32 sums span.
-inline constexpr int kFoldedTile = 16;
+inline constexpr int kFoldedTile = 32;
 
 template <typename X, typename Op>
 class FoldedSums;

@@ -28,7 +28,7 @@ struct RingTraits {
 inline constexpr RingTraits kForwardRing = {384, 2, 3, 1};
 inline constexpr RingTraits kBackwardRing = {256, 2, 2, 2};
 /// Of the kernel for small planes: its threads hold more numbers.
-inline constexpr RingTraits kFoldedForwardRing = {256, 2, 4, 1};
+inline constexpr RingTraits kFoldedForwardRing = {384, 2, 3, 1};
 inline constexpr RingTraits kFoldedBackwardRing = {256, 2, 2, 2};
 /// Beside the threads that carry data: one warp adds up a block's sums and publishes them, one
 /// gathers those of the group.

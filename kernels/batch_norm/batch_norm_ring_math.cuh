@@ -188,26 +188,35 @@ struct BackwardRing {
   static constexpr int kElements = WideGranule<X>::kElements;
 
   /// dx = (dy - mean_dy) * factor - (x - mean) * slope + offset: serves where factor and slope
-  /// neither overflow nor lose digits.
+  /// neither overflow nor lose digits. For two-byte elements both means are 0 here and in the offset,
+  /// which costs less than their rounding while the mean is a few deviations.
   struct Direct {
     float mean;
     float mean_dy;
     float factor;  // rstd * scale
     float slope;   // factor * rstd * mean_dyh
-    float offset;  // correction * slope - mean_dy_low * factor
+    float offset;
   };
   struct alignas(16) Coefficients {
     Direct direct;
+    float mean;
     float correction;  // what rounding left of the batch mean
     float rstd;
     float scale;
+    float mean_dy;
     float mean_dy_low;
     float mean_dyh;
     bool is_direct;
   };
+  static constexpr bool kMeansInOffset = sizeof(StorageOf<X>) == 2;
   static __device__ __forceinline__ Direct Select(bool first, const Direct& a, const Direct& b) {
-    return {first ? a.mean : b.mean, first ? a.mean_dy : b.mean_dy, first ? a.factor : b.factor,
-            first ? a.slope : b.slope, first ? a.offset : b.offset};
+    if constexpr (kMeansInOffset) {
+      return {0.0F, 0.0F, first ? a.factor : b.factor, first ? a.slope : b.slope,
+              first ? a.offset : b.offset};
+    } else {
+      return {first ? a.mean : b.mean, first ? a.mean_dy : b.mean_dy, first ? a.factor : b.factor,
+              first ? a.slope : b.slope, first ? a.offset : b.offset};
+    }
   }
 
   static __device__ const void* Input(const Segment& segment, int tensor) {
@@ -272,19 +281,30 @@ struct BackwardRing {
     const double mean_dy = sums[0] * share;
     statistics = {dweight, sums[0]};
     Coefficients c = {};
-    c.direct.mean = centre;
+    c.mean = centre;
     c.correction = static_cast<float>(correction);
     c.rstd = parameters.rstd;
     c.scale = parameters.scale;
-    c.direct.mean_dy = static_cast<float>(mean_dy);
-    c.mean_dy_low = static_cast<float>(mean_dy - static_cast<double>(c.direct.mean_dy));
+    c.mean_dy = static_cast<float>(mean_dy);
+    c.mean_dy_low = static_cast<float>(mean_dy - static_cast<double>(c.mean_dy));
     c.mean_dyh = static_cast<float>(dweight * share);
     c.direct.factor = c.rstd * c.scale;
     c.direct.slope = c.direct.factor * (c.rstd * c.mean_dyh);
-    c.direct.offset =
-        fmaf(c.correction, c.direct.slope, -(c.mean_dy_low * c.direct.factor));
     c.is_direct = IsPlain(c.direct.factor) && IsPlain(c.rstd) &&
                   (c.mean_dyh == 0.0F || IsPlain(c.direct.slope));
+    const auto slope = static_cast<double>(c.direct.slope);
+    const auto factor = static_cast<double>(c.direct.factor);
+    if constexpr (kMeansInOffset) {
+      constexpr float kFewDeviations = 8.0F;
+      c.is_direct = c.is_direct && fabsf(c.mean * c.rstd) <= kFewDeviations;
+      const double mean = static_cast<double>(centre) + correction;
+      c.direct.offset = static_cast<float>(mean * slope - mean_dy * factor);
+    } else {
+      c.direct.mean = c.mean;
+      c.direct.mean_dy = c.mean_dy;
+      c.direct.offset = static_cast<float>(correction * slope -
+                                           static_cast<double>(c.mean_dy_low) * factor);
+    }
     return c;
   }
   static __device__ void Write(const Segment& segment, uint32_t channel, bool like_x, double,
@@ -295,13 +315,14 @@ struct BackwardRing {
   }
 
   static __device__ __forceinline__ float ApplyDirect(const float (&inputs)[2], const Direct& c) {
-    const float along_x = fmaf(inputs[0] - c.mean, -c.slope, c.offset);
-    return fmaf(inputs[1] - c.mean_dy, c.factor, along_x);
+    const float x = kMeansInOffset ? inputs[0] : inputs[0] - c.mean;
+    const float dy = kMeansInOffset ? inputs[1] : inputs[1] - c.mean_dy;
+    return fmaf(dy, c.factor, fmaf(x, -c.slope, c.offset));
   }
   /// (dy - mean(dy) - h * mean(dy * h)) * rstd * weight
   static __device__ __forceinline__ float Apply(const float (&inputs)[2], const Coefficients& c) {
-    const float h = ((inputs[0] - c.direct.mean) - c.correction) * c.rstd;
-    const float centred = (inputs[1] - c.direct.mean_dy) - c.mean_dy_low;
+    const float h = ((inputs[0] - c.mean) - c.correction) * c.rstd;
+    const float centred = (inputs[1] - c.mean_dy) - c.mean_dy_low;
     return fmaf(-h, c.mean_dyh, centred) * c.rstd * c.scale;
   }
 };
