@@ -324,7 +324,7 @@ __global__ void __launch_bounds__(Op::kFoldedTraits.threads + kRingHelperThreads
       shared.ready[buffer].WaitPhase(round / kFoldedRingBuffers);
       const typename Op::Coefficients& a = shared.coefficients[buffer][first_channel];
       const typename Op::Coefficients& b = shared.coefficients[buffer][second_channel];
-      is_direct = a.is_direct && b.is_direct;
+      is_direct = a.is_direct && (b.is_direct || split == kElements);
       const typename Op::Direct direct_a = a.direct;
       const typename Op::Direct direct_b = b.direct;
 #pragma unroll
@@ -355,7 +355,8 @@ __global__ void __launch_bounds__(Op::kFoldedTraits.threads + kRingHelperThreads
 #pragma unroll
       for (int u = 0; u < kUnroll; ++u) {
         words[u] = MapGranule<X, Op>(raw, u, [&](const auto& inputs, int i) {
-          return i < split ? Op::Apply(inputs, a) : Op::Apply(inputs, b);
+          // Of each channel by itself: its bits do not depend on its neighbour.
+          return i < split ? Op::ApplyEither(inputs, a) : Op::ApplyEither(inputs, b);
         });
       }
     }

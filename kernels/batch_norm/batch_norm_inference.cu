@@ -45,14 +45,16 @@ __device__ __forceinline__ float Normalize(float value, const InferenceCoefficie
   return fmaf(value - c.mean, c.factor, c.shift);
 }
 
-/// (x - mean) * rstd first, then weight: the product of x and weight may overflow on its own.
+/// Where the factor is not there: (x - mean) * rstd first, then weight. Channels are counted on from
+/// the last to the first again.
 template <typename X>
-__device__ float NormalizeInSteps(const InferenceParams& p, const InferenceSegment& segment,
-                                  float value, uint32_t channel) {
+__device__ float NormalizeEither(const InferenceParams& p, const InferenceSegment& segment,
+                                 float value, const InferenceCoefficients& c,
+                                 uint32_t unwrapped_channel) {
+  if (!isnan(c.factor)) return Normalize(value, c);
+  const uint32_t channel = unwrapped_channel % p.channels;
   const float scale = LoadParameter<X>(segment.weight, channel, p.weight_like_x, 1.0F);
-  const float shift = LoadParameter<X>(segment.bias, channel, p.weight_like_x, 0.0F);
-  return fmaf((value - segment.running_mean[channel]) * RunningRstd(segment, channel), scale,
-              shift);
+  return fmaf((value - c.mean) * RunningRstd(segment, channel), scale, c.shift);
 }
 
 template <typename X, bool kWholePlanes, bool kAligned>
@@ -120,9 +122,9 @@ __global__ void __launch_bounds__(kInferenceThreads, kInferenceBlocksPerSm)
       if (in_steps) {
 #pragma unroll 1
         for (uint32_t i = 0; i < kElements; ++i) {
-          const uint32_t channel =
-              (static_cast<uint32_t>(first_channel) + plane + (i < own ? 0 : 1)) % p.channels;
-          const float value = NormalizeInSteps<X>(p, segment, values[0], channel);
+          const float value =
+              NormalizeEither<X>(p, segment, values[0], coefficients[plane + (i < own ? 0 : 1)],
+                                 static_cast<uint32_t>(first_channel) + plane + (i < own ? 0 : 1));
 #pragma unroll
           for (int j = 0; j + 1 < kElements; ++j) values[j] = values[j + 1];
           values[kElements - 1] = value;
@@ -146,11 +148,8 @@ __global__ void __launch_bounds__(kInferenceThreads, kInferenceBlocksPerSm)
     const float value =
         Element<X>::Widen(reinterpret_cast<const StorageOf<X>*>(x)[whole + threadIdx.x]);
     const uint32_t plane = at / p.spatial;
-    const float normalized =
-        in_steps
-            ? NormalizeInSteps<X>(p, segment, value,
-                                  (static_cast<uint32_t>(first_channel) + plane) % p.channels)
-            : Normalize(value, coefficients[plane]);
+    const float normalized = NormalizeEither<X>(p, segment, value, coefficients[plane],
+                                                static_cast<uint32_t>(first_channel) + plane);
     reinterpret_cast<StorageOf<X>*>(y)[whole + threadIdx.x] = Element<X>::Narrow(normalized);
   }
 }

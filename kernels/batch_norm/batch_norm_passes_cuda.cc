@@ -76,7 +76,7 @@ Scratch LayOutBackward(const BatchNormBackwardArgs& args, const BatchNormPlan& p
   return scratch;
 }
 
-Status LaunchMoments(const BatchNormPlan& plan, DType dtype, const void* x,
+Status LaunchMoments(const BatchNormPlan& plan, DType dtype, const void* x, double eps,
                      const ChunkSums& moments, StreamHandle stream) {
   norm_device::MomentsParams params = {};
   params.x = x;
@@ -84,6 +84,8 @@ Status LaunchMoments(const BatchNormPlan& plan, DType dtype, const void* x,
   params.m2s = moments.second;
   params.shape = plan.shape;
   params.chunks = plan.chunks;
+  constexpr double kHidingEps = 1e-20;
+  params.smallest_squares = eps < kHidingEps ? 1e-30 : 0.0;
   params.aligned = AllAligned({x});
   const void* kernel = VisitElement(dtype, [&](auto element) {
     return norm_device::MomentsKernel<decltype(element)>(plan.major, plan.owner, plan.granule);
@@ -182,7 +184,7 @@ Status ForwardPasses(const BatchNormForwardArgs& args, const DeviceTraits& devic
   const Scratch scratch = LayOutForward(args, plan, workspace.data);
   const bool training = args.mode == BatchNormMode::kTraining;
   if (training && plan.shape.values > 0) {
-    NORM_RETURN_IF_ERROR(LaunchMoments(plan, args.dtype, args.x, scratch.moments, stream));
+    NORM_RETURN_IF_ERROR(LaunchMoments(plan, args.dtype, args.x, args.eps, scratch.moments, stream));
   }
   norm_device::ChannelStatisticsParams statistics = {};
   statistics.weight = args.weight;
@@ -229,7 +231,7 @@ Status BackwardPasses(const BatchNormBackwardArgs& args, const DeviceTraits& dev
   }
   const bool recompute = training && args.rstd == nullptr;
   if (recompute) {
-    NORM_RETURN_IF_ERROR(LaunchMoments(plan, args.dtype, args.x, scratch.moments, stream));
+    NORM_RETURN_IF_ERROR(LaunchMoments(plan, args.dtype, args.x, args.eps, scratch.moments, stream));
   }
   norm_device::ChannelStatisticsParams statistics = {};
   TakeStatistics(args, recompute, statistics);
@@ -251,7 +253,7 @@ Status StatisticsPasses(const BatchNormBackwardArgs& args, const DeviceTraits& d
                         Workspace workspace, StreamHandle stream, BatchStatistics& result) {
   const BatchNormPlan plan = PlanBatchNorm(args.shape, args.dtype, device);
   const Scratch scratch = LayOutBackward(args, plan, workspace.data);
-  NORM_RETURN_IF_ERROR(LaunchMoments(plan, args.dtype, args.x, scratch.moments, stream));
+  NORM_RETURN_IF_ERROR(LaunchMoments(plan, args.dtype, args.x, args.eps, scratch.moments, stream));
   norm_device::ChannelStatisticsParams statistics = {};
   TakeStatistics(args, true, statistics);
   result = {scratch.coefficients.mean, scratch.coefficients.rstd};

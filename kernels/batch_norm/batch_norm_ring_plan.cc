@@ -94,7 +94,9 @@ void SetRing(RingPlan& plan, const RingTraits& traits, int64_t step_bytes, int64
   plan.shape.ring_steps = static_cast<int32_t>(std::min(ring_steps, most));
   plan.launch.blocks_x = int64_t{plan.shape.group_blocks} * plan.shape.groups;
   plan.launch.threads_x = traits.threads + norm_device::kRingHelperThreads;
-  plan.launch.dynamic_shared_bytes = plan.shape.ring_steps * step_bytes;
+  // Above what a launch may have without asking, which static arrays count towards: the launch asks.
+  constexpr int64_t kLeastBytes = (48 << 10) + kRingGranuleBytes;
+  plan.launch.dynamic_shared_bytes = std::max(kLeastBytes, plan.shape.ring_steps * step_bytes);
   plan.launch.cooperative = true;
 }
 

@@ -192,7 +192,8 @@ TEST(CudaBatchNormExtremesTest, HugeAndTinyChannelsMatchTheReference) {
   for (DType dtype : {DType::kF32, DType::kBF16}) {
     for (double scale : {1e37, 3e30, 1e19, 1e-25, 1e-30}) {
       for (const BatchNormShape& shape :
-           {BatchNormShape{3, 5, 4096}, BatchNormShape{16, 40, 49}, BatchNormShape{50, 7, 16}}) {
+           {BatchNormShape{3, 5, 4096}, BatchNormShape{16, 40, 49}, BatchNormShape{50, 7, 16},
+            BatchNormShape{20, 6, 33}}) {
         SCOPED_TRACE(::testing::Message() << DTypeName(dtype) << " " << scale << " "
                                           << Name(shape));
         BatchForwardCase problem;
