@@ -4,8 +4,6 @@
 // walks over images. Ring and order of steps: batch_norm_plane_ring.cuh.
 #pragma once
 
-#include <cooperative_groups.h>
-
 #include "batch_norm/batch_norm_folded_sums.cuh"
 #include "batch_norm/batch_norm_ring_math.cuh"
 
@@ -23,40 +21,52 @@ struct FoldedRingShared {
   WarpBarrier ready[kFoldedRingBuffers];   // coefficients
 };
 
-/// Adds up what a block's threads left, channel by channel, and shows it to the group.
+/// Adds up what a block's threads left and shows it to the group. A channel has as many lanes as all
+/// of the item's channels leave it; each takes every so many rows.
 template <typename Op>
 __device__ void PublishFolded(const RingParams<typename Op::Segment>& p,
                               FoldedRingShared<Op>& shared, uint32_t group, uint32_t member,
                               uint32_t rounds) {
   const uint32_t lane = threadIdx.x % 32;
   const uint32_t rows = Op::kFoldedTraits.threads / p.shape.run;
+  uint32_t lanes_of_channel = 32;
+  while (32 / lanes_of_channel < p.shape.item_channels) lanes_of_channel /= 2;
+  const uint32_t channel = lane / lanes_of_channel;
+  const uint32_t first_value = channel * p.shape.spatial;
+  const uint32_t first_column = first_value / Op::kElements;
+  const uint32_t last_column = (first_value + p.shape.spatial - 1) / Op::kElements;
+  const bool starts_inside = first_value % Op::kElements != 0;
   RingItem place(group, p.shape.items);
   for (uint32_t round = 0; round < rounds; ++round) {
     const uint32_t buffer = round % kFoldedRingBuffers;
-    shared.summed[buffer].WaitPhase(round / kFoldedRingBuffers);
-    const uint64_t item = group + static_cast<uint64_t>(round) * p.shape.groups;
-    uint64_t* to = p.published +
-                   (item * p.shape.group_blocks + member) * p.shape.item_channels * Op::kPublished;
     const uint32_t channels =
         min(p.shape.item_channels, p.shape.channels - place.item * p.shape.item_channels);
-    for (uint32_t channel = 0; channel < channels; ++channel) {
-      const uint32_t first_value = channel * p.shape.spatial;
-      const uint32_t first_column = first_value / Op::kElements;
-      const uint32_t columns =
-          (first_value + p.shape.spatial - 1) / Op::kElements - first_column + 1;
-      double sums[Op::kSums] = {};
-      for (uint32_t entry = lane; entry < columns * rows; entry += 32) {
-        const uint32_t column = first_column + entry % columns;
-        const uint32_t thread = entry / columns * p.shape.run + column;
-        const int half = column * Op::kElements < first_value ? 1 : 0;
+    shared.summed[buffer].WaitPhase(round / kFoldedRingBuffers);
+    double sums[Op::kSums] = {};
+    if (channel < channels) {
+      for (uint32_t row = lane % lanes_of_channel; row < rows; row += lanes_of_channel) {
+        const uint32_t first_thread = row * p.shape.run + first_column;
+        const uint32_t last_thread = row * p.shape.run + last_column;
+#pragma unroll 4
+        for (uint32_t thread = first_thread; thread <= last_thread; ++thread) {
+          const int half = starts_inside && thread == first_thread ? 1 : 0;
 #pragma unroll
-        for (int k = 0; k < Op::kSums; ++k) sums[k] += shared.sums[buffer][k][half][thread];
+          for (int k = 0; k < Op::kSums; ++k) sums[k] += shared.sums[buffer][k][half][thread];
+        }
       }
-      WarpSum(sums);
-      if (lane == 0) {
-        PublishPair(to + channel * Op::kPublished, sums[0], sums[1]);
-        if constexpr (Op::kSums == 3) PublishPair(to + channel * Op::kPublished + 2, sums[2], 0.0);
+    }
+    for (uint32_t offset = lanes_of_channel / 2; offset > 0; offset /= 2) {
+#pragma unroll
+      for (int k = 0; k < Op::kSums; ++k) {
+        sums[k] += __shfl_xor_sync(0xFFFFFFFFU, sums[k], offset);
       }
+    }
+    if (channel < channels && lane % lanes_of_channel == 0) {
+      const uint64_t item = group + static_cast<uint64_t>(round) * p.shape.groups;
+      const uint64_t block = item * p.shape.group_blocks + member;
+      uint64_t* to = p.published + (block * p.shape.item_channels + channel) * Op::kPublished;
+      PublishPair(to, sums[0], sums[1]);
+      if constexpr (Op::kSums == 3) PublishPair(to + 2, sums[2], 0.0);
     }
     place.Advance(p.shape.groups, p.shape.items);
   }
@@ -111,6 +121,24 @@ __device__ void GatherFolded(const RingParams<typename Op::Segment>& p,
   }
 }
 
+#endif  // NORM_HAVE_RING
+
+#if NORM_HAVE_RING
+/// The outputs of a granule with a channel that has no direct form; of each channel by itself, so
+/// that its bits do not depend on its neighbour. A call, to keep it out of the loop's registers.
+template <typename X, typename Op>
+__device__ __noinline__ uint4 MapFoldedGranule(uint4 first_tensor, uint4 last_tensor,
+                                               const typename Op::Coefficients* a,
+                                               const typename Op::Coefficients* b, int split) {
+  constexpr int kTensors = Op::kFoldedTraits.tensors;
+  uint4 raw[kTensors][1];
+  raw[0][0] = first_tensor;
+  raw[kTensors - 1][0] = last_tensor;
+  return MapGranule<X, Op>(raw, 0, [&](const auto& inputs, int i) {
+    const typename Op::Coefficients& c = i < split ? *a : *b;
+    return c.is_direct ? Op::ApplyDirect(inputs, c.direct) : Op::Apply(inputs, c);
+  });
+}
 #endif  // NORM_HAVE_RING
 
 template <typename X, typename Op, bool kAligned>
@@ -222,8 +250,7 @@ __global__ void __launch_bounds__(Op::kFoldedTraits.threads + kRingHelperThreads
 #pragma unroll
     for (int i = 0; i < kInFlight; ++i) load();
   }
-  // Nothing is published or read before every block has cleared its places.
-  cooperative_groups::this_grid().sync();
+  SyncCleared(shape);
   if (thread >= kThreads) {
     if (thread < kThreads + 32) {
       PublishFolded<Op>(p, shared, group, member, rounds);
@@ -350,14 +377,11 @@ __global__ void __launch_bounds__(Op::kFoldedTraits.threads + kRingHelperThreads
       }
     } else {
       const auto& coefficients = shared.coefficients[round % kFoldedRingBuffers];
-      const typename Op::Coefficients a = coefficients[first_channel];
-      const typename Op::Coefficients b = coefficients[second_channel];
 #pragma unroll
       for (int u = 0; u < kUnroll; ++u) {
-        words[u] = MapGranule<X, Op>(raw, u, [&](const auto& inputs, int i) {
-          // Of each channel by itself: its bits do not depend on its neighbour.
-          return i < split ? Op::ApplyEither(inputs, a) : Op::ApplyEither(inputs, b);
-        });
+        words[u] = MapFoldedGranule<X, Op>(raw[0][u], raw[kTensors - 1][u],
+                                           &coefficients[first_channel],
+                                           &coefficients[second_channel], split);
       }
     }
 #pragma unroll

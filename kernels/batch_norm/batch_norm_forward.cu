@@ -18,6 +18,13 @@ template <typename X>
 inline constexpr int kTileElements = sizeof(ComputeOf<X>) == 8 ? kBatchTileElements / 2
                                                                : kBatchTileElements;
 
+/// A mean to take deviations from. Two-byte values lie on a coarse grid: from a point of the grid
+/// deviations are exact, from elsewhere all would round the same way.
+template <typename X>
+__device__ __forceinline__ ComputeOf<X> GridMean(double mean) {
+  return Element<X>::Widen(Element<X>::Narrow(static_cast<ComputeOf<X>>(mean)));
+}
+
 /// Whether squares overflowed f32 (or met a NaN), or may have underflowed where eps does not hide it.
 __device__ __forceinline__ bool SquaresLeftF32(double squares, double smallest) {
   constexpr double kLargest = 3e38;
@@ -60,7 +67,7 @@ __global__ void __launch_bounds__(kBatchThreads) PlaneMoments(const MomentsParam
       double total[1];
       const double count = static_cast<double>(min(left, tile_values));
       owner.template Sum<C>(sum, total, scratch);
-      const C mean = static_cast<C>(total[0] / count);
+      const C mean = GridMean<X>(total[0] / count);
       C deviation[1] = {C(0)};
 #pragma unroll
       for (int g = 0; g < kGranules; ++g) {
@@ -155,7 +162,7 @@ __global__ void __launch_bounds__(kBatchThreads) RowMoments(const MomentsParams 
         for (int r = 0; r < kSpatialTileRows; ++r) {
           if (r < tile_rows) sum += x[r].Wide(i);
         }
-        const C mean = sum * tile_share;
+        const C mean = GridMean<X>(sum * tile_share);
         C deviation = 0;
 #pragma unroll
         for (int r = 0; r < kSpatialTileRows; ++r) {

@@ -2,15 +2,15 @@
 // of 16 bytes. A block's loads are on their way while it computes the coefficients of the planes
 // that it meets.
 #include "batch_norm/batch_norm_inference.h"
-#include "batch_norm/batch_norm_ring_math.cuh"
+#include "batch_norm/batch_norm_ring.cuh"
 
 namespace norm_device {
 namespace {
 
-/// y = (x - mean) * factor + shift.
-struct InferenceCoefficients {
+struct alignas(16) InferenceCoefficients {
   float mean;
-  float factor;  // rstd * weight; NaN where the product of x and it might leave f32 on the way
+  float rstd;
+  float scale;
   float shift;
 };
 
@@ -37,24 +37,9 @@ __device__ __forceinline__ uint32_t Divide(uint32_t value, uint32_t divisor, uin
   return quotient;
 }
 
-__device__ float RunningRstd(const InferenceSegment& segment, uint32_t channel) {
-  return ReciprocalRoot(static_cast<double>(segment.running_var[channel]) + segment.eps);
-}
-
+/// (x - mean) * rstd first, then weight: the product of x and weight may overflow on its own.
 __device__ __forceinline__ float Normalize(float value, const InferenceCoefficients& c) {
-  return fmaf(value - c.mean, c.factor, c.shift);
-}
-
-/// Where the factor is not there: (x - mean) * rstd first, then weight. Channels are counted on from
-/// the last to the first again.
-template <typename X>
-__device__ float NormalizeEither(const InferenceParams& p, const InferenceSegment& segment,
-                                 float value, const InferenceCoefficients& c,
-                                 uint32_t unwrapped_channel) {
-  if (!isnan(c.factor)) return Normalize(value, c);
-  const uint32_t channel = unwrapped_channel % p.channels;
-  const float scale = LoadParameter<X>(segment.weight, channel, p.weight_like_x, 1.0F);
-  return fmaf((value - c.mean) * RunningRstd(segment, channel), scale, c.shift);
+  return fmaf((value - c.mean) * c.rstd, c.scale, c.shift);
 }
 
 template <typename X, bool kWholePlanes, bool kAligned>
@@ -86,26 +71,21 @@ __global__ void __launch_bounds__(kInferenceThreads, kInferenceBlocksPerSm)
   Divide(first_plane, p.channels, p.channels_reciprocal, first_channel);
   const auto start = static_cast<uint32_t>(first_position);
   const uint32_t planes = (start + kBlockElements - 1) / p.spatial + 1;
-  bool in_steps = false;  // some plane of the block
   for (uint32_t i = threadIdx.x; i < planes; i += kInferenceThreads) {
     const uint32_t channel = (static_cast<uint32_t>(first_channel) + i) % p.channels;
-    const float rstd = RunningRstd(segment, channel);
     InferenceCoefficients c;
     c.mean = segment.running_mean[channel];
-    c.factor = rstd * LoadParameter<X>(segment.weight, channel, p.weight_like_x, 1.0F);
+    c.rstd = ReciprocalRoot(static_cast<double>(segment.running_var[channel]) + segment.eps);
+    c.scale = LoadParameter<X>(segment.weight, channel, p.weight_like_x, 1.0F);
     c.shift = LoadParameter<X>(segment.bias, channel, p.weight_like_x, 0.0F);
-    if (!IsPlain(c.factor)) {
-      c.factor = __int_as_float(0x7FFFFFFF);
-      in_steps = true;
-    }
     coefficients[i] = c;
     // Written where the channel's first plane starts.
     const bool starts_here = i > 0 || start == 0;
     if (segment.rstd != nullptr && starts_here && first_plane + i < p.channels) {
-      segment.rstd[channel] = rstd;
+      segment.rstd[channel] = c.rstd;
     }
   }
-  in_steps = __syncthreads_or(in_steps);
+  __syncthreads();
 
   char* y = static_cast<char*>(segment.y) + first * sizeof(StorageOf<X>);
 #pragma unroll
@@ -119,17 +99,7 @@ __global__ void __launch_bounds__(kInferenceThreads, kInferenceBlocksPerSm)
       float values[kElements];
       WideGranule<X>::Widen(raw[g], values);
       const InferenceCoefficients a = coefficients[plane];
-      if (in_steps) {
-#pragma unroll 1
-        for (uint32_t i = 0; i < kElements; ++i) {
-          const float value =
-              NormalizeEither<X>(p, segment, values[0], coefficients[plane + (i < own ? 0 : 1)],
-                                 static_cast<uint32_t>(first_channel) + plane + (i < own ? 0 : 1));
-#pragma unroll
-          for (int j = 0; j + 1 < kElements; ++j) values[j] = values[j + 1];
-          values[kElements - 1] = value;
-        }
-      } else if constexpr (kWholePlanes) {
+      if constexpr (kWholePlanes) {
 #pragma unroll
         for (int i = 0; i < kElements; ++i) values[i] = Normalize(values[i], a);
       } else {
@@ -148,8 +118,7 @@ __global__ void __launch_bounds__(kInferenceThreads, kInferenceBlocksPerSm)
     const float value =
         Element<X>::Widen(reinterpret_cast<const StorageOf<X>*>(x)[whole + threadIdx.x]);
     const uint32_t plane = at / p.spatial;
-    const float normalized = NormalizeEither<X>(p, segment, value, coefficients[plane],
-                                                static_cast<uint32_t>(first_channel) + plane);
+    const float normalized = Normalize(value, coefficients[plane]);
     reinterpret_cast<StorageOf<X>*>(y)[whole + threadIdx.x] = Element<X>::Narrow(normalized);
   }
 }

@@ -7,8 +7,6 @@
 // steps before its first value is needed.
 #pragma once
 
-#include <cooperative_groups.h>
-
 #include "batch_norm/batch_norm_ring_math.cuh"
 
 namespace norm_device {
@@ -233,8 +231,7 @@ __global__ void __launch_bounds__(Op::kTraits.threads + kRingHelperThreads, 1)
 #pragma unroll
     for (int i = 0; i < kInFlight; ++i) load();
   }
-  // Nothing is published or read before every block has cleared its places.
-  cooperative_groups::this_grid().sync();
+  SyncCleared(shape);
   if (!carries) {
     if (thread < kThreads + 32) {
       PublishSums<Op>(p, shared, group, member, rounds);

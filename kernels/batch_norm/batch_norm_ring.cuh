@@ -3,6 +3,7 @@
 // sm_80 and later.
 #pragma once
 
+#include <cooperative_groups.h>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -113,6 +114,15 @@ __device__ __forceinline__ bool TryReadPair(const uint64_t* from, double& a, dou
   a = __longlong_as_double(static_cast<long long>(a_bits));
   b = __longlong_as_double(static_cast<long long>(b_bits));
   return a_bits != kNotPublished && b_bits != kNotPublished;
+}
+
+/// Until every block whose sums this one reads has cleared its places, and this one may publish.
+__device__ __forceinline__ void SyncCleared(const RingShape& shape) {
+  if (shape.group_blocks == 1) {
+    __syncthreads();
+  } else {
+    cooperative_groups::this_grid().sync();
+  }
 }
 
 #endif  // NORM_HAVE_RING

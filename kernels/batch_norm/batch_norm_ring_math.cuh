@@ -175,9 +175,6 @@ struct ForwardRing {
   static __device__ __forceinline__ float Apply(const float (&inputs)[1], const Coefficients& c) {
     return fmaf(((inputs[0] - c.direct.mean) - c.correction) * c.rstd, c.scale, c.shift);
   }
-  static __device__ float ApplyEither(const float (&inputs)[1], const Coefficients& c) {
-    return c.is_direct ? ApplyDirect(inputs, c.direct) : Apply(inputs, c);
-  }
 };
 
 /// Sums of dy, dy * d and d, d = x - mean.
@@ -327,9 +324,6 @@ struct BackwardRing {
     const float h = ((inputs[0] - c.mean) - c.correction) * c.rstd;
     const float centred = (inputs[1] - c.mean_dy) - c.mean_dy_low;
     return fmaf(-h, c.mean_dyh, centred) * c.rstd * c.scale;
-  }
-  static __device__ float ApplyEither(const float (&inputs)[2], const Coefficients& c) {
-    return c.is_direct ? ApplyDirect(inputs, c.direct) : Apply(inputs, c);
   }
 };
 

@@ -97,7 +97,7 @@ void SetRing(RingPlan& plan, const RingTraits& traits, int64_t step_bytes, int64
   // Above what a launch may have without asking, which static arrays count towards: the launch asks.
   constexpr int64_t kLeastBytes = (48 << 10) + kRingGranuleBytes;
   plan.launch.dynamic_shared_bytes = std::max(kLeastBytes, plan.shape.ring_steps * step_bytes);
-  plan.launch.cooperative = true;
+  plan.launch.cooperative = plan.shape.group_blocks > 1;
 }
 
 std::optional<RingPlan> PlanRing(const RingKernel& kernel, const BatchNormShape& shape, DType dtype,

@@ -33,7 +33,7 @@ void ExpectSound(const RingPlan& plan, norm_device::RingTraits traits, const Bat
   EXPECT_LE(int64_t{ring.groups} * ring.group_blocks, device.sm_count);
   EXPECT_EQ(plan.launch.blocks_x, int64_t{ring.groups} * ring.group_blocks);
   EXPECT_LT(plan.launch.dynamic_shared_bytes, device.max_shared_bytes);
-  EXPECT_TRUE(plan.launch.cooperative);
+  EXPECT_EQ(plan.launch.cooperative, ring.group_blocks > 1);
   EXPECT_LE(ring.item_channels, norm_device::kMaxFoldedChannels);
   // Buffers of the items whose sums are taken before the first of them is stored.
   const int64_t buffers = plan.folded ? norm_device::kFoldedRingBuffers : norm_device::kRingBuffers;
