@@ -87,8 +87,9 @@ Status ValidateSegments(std::span<const BatchNormBackwardArgs> segments);
 /// Shapes:       x, y as args.shape; everything else [channels]
 /// Dtypes:       x = y in {f32, f16, bf16, f64}; weight = bias same as x or f32; statistics f32
 ///               (f64 for f64)
-/// Numerics:     centred moments merged by count; (x - mean) is scaled by rstd before weight. Except
-///               for f64, CUDA training overflows where values of a channel lie over 1e19 apart
+/// Numerics:     f32 carries differences from a value near by, over a few values; all else is summed
+///               in f64. Squares that f32 cannot hold are taken again in f64: finite values of any
+///               size are normalized. x * weight does not overflow on its own
 /// Layout:       contiguous in the named layout, no alignment required beyond the element's
 /// Limits:       channels >= 1; batch, spatial >= 0. An empty tensor writes nothing to y, copies
 ///               the running statistics unchanged, and sets mean to 0 and rstd to 1 / sqrt(eps)
