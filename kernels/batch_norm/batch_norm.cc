@@ -32,6 +32,53 @@ Status CheckShape(const BatchNormShape& shape, DType dtype, BatchNormMode mode) 
   return Status();
 }
 
+/// Whether `other` can go with `first`: named by `index`, its place among the segments.
+template <typename Args>
+Status CheckSegment(const Args& first, const Args& other, size_t index) {
+  const Status status = Validate(other);
+  if (!status.ok()) return InvalidArgument("segment %zu: %s", index, status.message().c_str());
+  const auto differs = [&](const char* name, int64_t value, int64_t wanted) {
+    return InvalidArgument("segment %zu: %s %lld differs from %lld of segment 0", index, name,
+                           static_cast<long long>(value), static_cast<long long>(wanted));
+  };
+  if (other.shape.channels != first.shape.channels) {
+    return differs("channels", other.shape.channels, first.shape.channels);
+  }
+  if (other.shape.spatial != first.shape.spatial) {
+    return differs("spatial", other.shape.spatial, first.shape.spatial);
+  }
+  const auto differs_by_name = [&](const char* name, const char* value, const char* wanted) {
+    return InvalidArgument("segment %zu: %s %s differs from %s of segment 0", index, name, value,
+                           wanted);
+  };
+  const auto layout = [](BatchNormLayout value) {
+    return value == BatchNormLayout::kNchw ? "NCHW" : "NHWC";
+  };
+  const auto mode = [](BatchNormMode value) {
+    return value == BatchNormMode::kTraining ? "training" : "inference";
+  };
+  if (other.shape.layout != first.shape.layout) {
+    return differs_by_name("layout", layout(other.shape.layout), layout(first.shape.layout));
+  }
+  if (other.mode != first.mode) return differs_by_name("mode", mode(other.mode), mode(first.mode));
+  if (other.dtype != first.dtype) {
+    return differs_by_name("dtype", DTypeName(other.dtype), DTypeName(first.dtype));
+  }
+  if (other.weight_dtype != first.weight_dtype) {
+    return differs_by_name("weight_dtype", DTypeName(other.weight_dtype),
+                           DTypeName(first.weight_dtype));
+  }
+  return Status();
+}
+
+template <typename Args>
+Status CheckSegments(std::span<const Args> segments) {
+  for (size_t i = 0; i < segments.size(); ++i) {
+    NORM_RETURN_IF_ERROR(CheckSegment(segments[0], segments[i], i));
+  }
+  return Status();
+}
+
 int64_t Elements(const BatchNormShape& shape) {
   return shape.batch == 0 || shape.spatial == 0 ? 0 : shape.batch * shape.channels * shape.spatial;
 }
@@ -121,6 +168,14 @@ Status Validate(const BatchNormBackwardArgs& args) {
   }
   return CheckAliasing({dy, x, weight, mean, rstd, running_var},
                        {{dx, {args.dy, args.x}}, {dweight, {}}, {dbias, {}}});
+}
+
+Status ValidateSegments(std::span<const BatchNormForwardArgs> segments) {
+  return CheckSegments(segments);
+}
+
+Status ValidateSegments(std::span<const BatchNormBackwardArgs> segments) {
+  return CheckSegments(segments);
 }
 
 }  // namespace norm

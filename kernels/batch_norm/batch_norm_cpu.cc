@@ -302,4 +302,38 @@ Status BatchNormBackward(const BatchNormBackwardArgs& args, Workspace workspace,
   return Status();
 }
 
+Status BatchNormForwardSegments(std::span<const BatchNormForwardArgs> segments,
+                                Workspace workspace, ThreadPool& threads) {
+  NORM_RETURN_IF_ERROR(ValidateSegments(segments));
+  for (const BatchNormForwardArgs& args : segments) {
+    NORM_RETURN_IF_ERROR(BatchNormForward(args, workspace, threads));
+  }
+  return Status();
+}
+
+size_t BatchNormForwardSegmentsWorkspaceBytes(std::span<const BatchNormForwardArgs> segments) {
+  size_t bytes = 0;
+  for (const BatchNormForwardArgs& args : segments) {
+    bytes = std::max(bytes, cpu::BatchNormForwardWorkspaceBytes(args));
+  }
+  return bytes;
+}
+
+Status BatchNormBackwardSegments(std::span<const BatchNormBackwardArgs> segments,
+                                 Workspace workspace, ThreadPool& threads) {
+  NORM_RETURN_IF_ERROR(ValidateSegments(segments));
+  for (const BatchNormBackwardArgs& args : segments) {
+    NORM_RETURN_IF_ERROR(BatchNormBackward(args, workspace, threads));
+  }
+  return Status();
+}
+
+size_t BatchNormBackwardSegmentsWorkspaceBytes(std::span<const BatchNormBackwardArgs> segments) {
+  size_t bytes = 0;
+  for (const BatchNormBackwardArgs& args : segments) {
+    bytes = std::max(bytes, cpu::BatchNormBackwardWorkspaceBytes(args));
+  }
+  return bytes;
+}
+
 }  // namespace norm::cpu

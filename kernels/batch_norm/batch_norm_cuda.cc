@@ -1,8 +1,10 @@
 #include <algorithm>
-#include <initializer_list>
+#include <optional>
+#include <span>
 
-#include "batch_norm/batch_norm_tuning.h"
-#include "dispatch/dtype_dispatch.h"
+#include "batch_norm/batch_norm_inference_cuda.h"
+#include "batch_norm/batch_norm_passes_cuda.h"
+#include "batch_norm/batch_norm_ring_cuda.h"
 #include "dispatch/launch.h"
 #include "dispatch/workspace_layout.h"
 #include "norm/kernels/batch_norm.h"
@@ -11,156 +13,133 @@
 namespace norm {
 namespace {
 
-using internal::BatchNormPlan;
 using internal::DeviceTraits;
-using internal::Launch;
+using internal::RingPlan;
 using internal::WorkspaceLayout;
-using norm_device::ChannelCoefficients;
-using norm_device::StatisticsSource;
 
-bool AllAligned(std::initializer_list<const void*> tensors) {
-  constexpr uintptr_t kAccessBytes = 16;
-  return std::all_of(tensors.begin(), tensors.end(), [](const void* tensor) {
-    return reinterpret_cast<uintptr_t>(tensor) % kAccessBytes == 0;
-  });
+std::optional<RingPlan> PlanRing(const BatchNormForwardArgs& args, const DeviceTraits& device) {
+  if (args.mode != BatchNormMode::kTraining) return std::nullopt;
+  return internal::PlanForwardRing(args.shape, args.dtype, device);
 }
 
-/// Chunk sums: up to three f64 arrays of [channels, chunks].
-struct ChunkSums {
-  double* first = nullptr;
-  double* second = nullptr;
-  double* third = nullptr;
-};
+std::optional<RingPlan> PlanRing(const BatchNormBackwardArgs& args, const DeviceTraits& device) {
+  if (args.mode != BatchNormMode::kTraining) return std::nullopt;
+  return internal::PlanBackwardRing(args.shape, args.dtype, device);
+}
 
-struct Scratch {
-  ChannelCoefficients coefficients = {};
-  ChunkSums moments;
-  ChunkSums gradients;
-  size_t workspace_bytes = 0;
-};
+/// Room for the sums that the blocks of one launch publish.
+uint64_t* TakePublished(WorkspaceLayout& layout, const RingPlan& plan, size_t segments) {
+  return layout.Take<uint64_t>(plan.published_words * internal::RingLaunchSegments(segments));
+}
 
-Scratch LayOutForward(const BatchNormForwardArgs& args, const BatchNormPlan& plan,
-                      void* workspace) {
-  WorkspaceLayout layout(workspace);
-  Scratch scratch;
-  const size_t bytes =
-      static_cast<size_t>(args.shape.channels) * DTypeSize(StatisticsDType(args.dtype));
-  ChannelCoefficients& c = scratch.coefficients;
-  for (void** part : {&c.mean, &c.mean_correction, &c.rstd, &c.scale, &c.shift}) {
-    *part = layout.TakeBytes(bytes);
+/// Requests that one launch can serve, first to last: as many as follow the first with its shape.
+template <typename Args>
+size_t CountAlike(std::span<const Args> segments) {
+  const auto differs = [&](const Args& args) {
+    return args.shape.batch != segments.front().shape.batch;
+  };
+  return static_cast<size_t>(std::find_if(segments.begin(), segments.end(), differs) -
+                             segments.begin());
+}
+
+size_t RunBytes(std::span<const BatchNormForwardArgs> segments, const DeviceTraits& device) {
+  const BatchNormForwardArgs& first = segments.front();
+  if (internal::TakesPlaneInference(first)) return 0;
+  if (const std::optional<RingPlan> ring = PlanRing(first, device)) {
+    WorkspaceLayout layout(nullptr);
+    TakePublished(layout, *ring, segments.size());
+    return layout.size_bytes();
   }
-  if (args.mode == BatchNormMode::kTraining) {
-    const int64_t sums = args.shape.channels * plan.chunks.chunks;
-    scratch.moments.first = layout.Take<double>(sums);
-    scratch.moments.second = layout.Take<double>(sums);
+  return internal::ForwardPassesBytes(first, device);
+}
+
+/// Validated segments of one shape.
+Status EnqueueRun(std::span<const BatchNormForwardArgs> segments, const DeviceTraits& device,
+                  Workspace workspace, StreamHandle stream) {
+  const BatchNormForwardArgs& first = segments.front();
+  if (internal::TakesPlaneInference(first)) {
+    return internal::LaunchPlaneInference(segments, stream);
   }
-  scratch.workspace_bytes = layout.size_bytes();
-  return scratch;
-}
-
-Scratch LayOutBackward(const BatchNormBackwardArgs& args, const BatchNormPlan& plan,
-                       void* workspace) {
-  WorkspaceLayout layout(workspace);
-  Scratch scratch;
-  const size_t bytes =
-      static_cast<size_t>(args.shape.channels) * DTypeSize(StatisticsDType(args.dtype));
-  ChannelCoefficients& c = scratch.coefficients;
-  for (void** part :
-       {&c.mean, &c.mean_correction, &c.rstd, &c.scale, &c.mean_dy, &c.mean_dy_low, &c.mean_dyh}) {
-    *part = layout.TakeBytes(bytes);
+  if (const std::optional<RingPlan> ring = PlanRing(first, device)) {
+    WorkspaceLayout layout(workspace.data);
+    return internal::LaunchForwardRing(*ring, segments,
+                                       TakePublished(layout, *ring, segments.size()), stream);
   }
-  const int64_t sums = args.shape.channels * plan.chunks.chunks;
-  // The moments are merged before the gradient sums are written: they share their scratch.
-  scratch.gradients.first = layout.Take<double>(sums);
-  scratch.gradients.second = layout.Take<double>(sums);
-  scratch.gradients.third = layout.Take<double>(sums);
-  scratch.moments = scratch.gradients;
-  scratch.workspace_bytes = layout.size_bytes();
-  return scratch;
+  for (const BatchNormForwardArgs& args : segments) {
+    NORM_RETURN_IF_ERROR(internal::ForwardPasses(args, device, workspace, stream));
+  }
+  return Status();
 }
 
-Status LaunchMoments(const BatchNormPlan& plan, DType dtype, const void* x,
-                     const ChunkSums& moments, StreamHandle stream) {
-  norm_device::MomentsParams params = {};
-  params.x = x;
-  params.means = moments.first;
-  params.m2s = moments.second;
-  params.shape = plan.shape;
-  params.chunks = plan.chunks;
-  params.aligned = AllAligned({x});
-  const void* kernel = internal::VisitElement(dtype, [&](auto element) {
-    return norm_device::MomentsKernel<decltype(element)>(plan.major, plan.owner, plan.granule);
-  });
-  return Launch(kernel, plan.reduction, params, stream);
+bool Recomputes(const BatchNormBackwardArgs& args) { return args.rstd == nullptr; }
+
+size_t RunBytes(std::span<const BatchNormBackwardArgs> segments, const DeviceTraits& device) {
+  const BatchNormBackwardArgs& first = segments.front();
+  const std::optional<RingPlan> ring = PlanRing(first, device);
+  if (!ring.has_value()) return internal::BackwardPassesBytes(first, device);
+  WorkspaceLayout layout(nullptr);
+  TakePublished(layout, *ring, segments.size());
+  if (std::any_of(segments.begin(), segments.end(), Recomputes)) {
+    layout.TakeBytes(internal::BackwardPassesBytes(first, device));
+  }
+  return layout.size_bytes();
 }
 
-Status LaunchChannelStatistics(const BatchNormPlan& plan, DType dtype, DType weight_dtype,
-                               norm_device::ChannelStatisticsParams params, const Scratch& scratch,
-                               StreamHandle stream) {
-  params.means = scratch.moments.first;
-  params.m2s = scratch.moments.second;
-  params.chunks = plan.chunks;
-  params.channels = plan.shape.channels;
-  params.values = plan.shape.values;
-  params.coefficients = scratch.coefficients;
-  const void* kernel = internal::VisitElementPair(dtype, weight_dtype, [](auto pair) {
-    return norm_device::ChannelStatisticsKernel<decltype(pair)>();
-  });
-  return Launch(kernel, plan.channels, params, stream);
+Status EnqueueRun(std::span<const BatchNormBackwardArgs> segments, const DeviceTraits& device,
+                  Workspace workspace, StreamHandle stream) {
+  const BatchNormBackwardArgs& first = segments.front();
+  const std::optional<RingPlan> ring = PlanRing(first, device);
+  if (!ring.has_value()) {
+    for (const BatchNormBackwardArgs& args : segments) {
+      NORM_RETURN_IF_ERROR(internal::BackwardPasses(args, device, workspace, stream));
+    }
+    return Status();
+  }
+  WorkspaceLayout layout(workspace.data);
+  uint64_t* published = TakePublished(layout, *ring, segments.size());
+  if (std::none_of(segments.begin(), segments.end(), Recomputes)) {
+    return internal::LaunchBackwardRing(*ring, segments, published, stream);
+  }
+  const size_t statistics_bytes = internal::BackwardPassesBytes(first, device);
+  const Workspace statistics = {layout.TakeBytes(statistics_bytes), statistics_bytes};
+  for (BatchNormBackwardArgs args : segments) {
+    if (Recomputes(args)) {
+      internal::BatchStatistics batch;
+      NORM_RETURN_IF_ERROR(
+          internal::StatisticsPasses(args, device, statistics, stream, batch));
+      args.mean = batch.mean;
+      args.rstd = batch.rstd;
+    }
+    NORM_RETURN_IF_ERROR(internal::LaunchBackwardRing(*ring, {&args, 1}, published, stream));
+  }
+  return Status();
 }
 
-Status LaunchGradientSums(const BatchNormBackwardArgs& args, const BatchNormPlan& plan,
-                          const Scratch& scratch, StreamHandle stream) {
-  norm_device::GradientSumsParams params = {};
-  params.dy = args.dy;
-  params.x = args.x;
-  params.coefficients = scratch.coefficients;
-  params.sums_dy = scratch.gradients.first;
-  params.sums_dyd = scratch.gradients.second;
-  params.sums_d = scratch.gradients.third;
-  params.shape = plan.shape;
-  params.chunks = plan.chunks;
-  params.aligned = AllAligned({args.dy, args.x});
-  const void* kernel = internal::VisitElement(args.dtype, [&](auto element) {
-    return norm_device::GradientSumsKernel<decltype(element)>(plan.major, plan.owner, plan.granule);
-  });
-  return Launch(kernel, plan.reduction, params, stream);
+template <typename Args>
+size_t SegmentsBytes(std::span<const Args> segments) {
+  const Result<DeviceTraits> device = internal::CurrentDeviceTraits();
+  if (!device.ok()) return 0;
+  size_t bytes = 0;
+  while (!segments.empty()) {
+    const std::span<const Args> run = segments.first(CountAlike(segments));
+    bytes = std::max(bytes, RunBytes(run, device.value()));
+    segments = segments.subspan(run.size());
+  }
+  return bytes;
 }
 
-Status LaunchChannelGradients(const BatchNormBackwardArgs& args, const BatchNormPlan& plan,
-                              const Scratch& scratch, StreamHandle stream) {
-  norm_device::ChannelGradientsParams params = {};
-  params.sums_dy = scratch.gradients.first;
-  params.sums_dyd = scratch.gradients.second;
-  params.sums_d = scratch.gradients.third;
-  params.chunks = plan.chunks;
-  params.channels = plan.shape.channels;
-  params.values = plan.shape.values;
-  params.coefficients = scratch.coefficients;
-  params.dweight = args.dweight;
-  params.dbias = args.dbias;
-  params.statistics_of_batch = args.mode == BatchNormMode::kTraining;
-  const void* kernel = internal::VisitElementPair(args.dtype, args.weight_dtype, [](auto pair) {
-    return norm_device::ChannelGradientsKernel<decltype(pair)>();
-  });
-  return Launch(kernel, plan.channels, params, stream);
-}
-
-Status LaunchInputGradient(const BatchNormBackwardArgs& args, const BatchNormPlan& plan,
-                           const Scratch& scratch, StreamHandle stream) {
-  norm_device::InputGradientParams params = {};
-  params.dy = args.dy;
-  params.x = args.x;
-  params.dx = args.dx;
-  params.coefficients = scratch.coefficients;
-  params.shape = plan.shape;
-  params.segment_values = plan.segment_values;
-  params.aligned = AllAligned({args.dy, args.x, args.dx});
-  params.statistics_of_batch = args.mode == BatchNormMode::kTraining;
-  const void* kernel = internal::VisitElement(args.dtype, [&](auto element) {
-    return norm_device::InputGradientKernel<decltype(element)>(plan.major, plan.granule);
-  });
-  return Launch(kernel, plan.elementwise, params, stream);
+/// The launches follow each other on the stream, so they share the workspace.
+template <typename Args>
+Status EnqueueSegments(std::span<const Args> segments, Workspace workspace, StreamHandle stream) {
+  const Result<DeviceTraits> device = internal::CurrentDeviceTraits();
+  NORM_RETURN_IF_ERROR(device.status());
+  NORM_RETURN_IF_ERROR(internal::CheckWorkspace(workspace, SegmentsBytes(segments)));
+  while (!segments.empty()) {
+    const std::span<const Args> run = segments.first(CountAlike(segments));
+    NORM_RETURN_IF_ERROR(EnqueueRun(run, device.value(), workspace, stream));
+    segments = segments.subspan(run.size());
+  }
+  return Status();
 }
 
 }  // namespace
@@ -168,94 +147,41 @@ Status LaunchInputGradient(const BatchNormBackwardArgs& args, const BatchNormPla
 Status BatchNormForward(const BatchNormForwardArgs& args, Workspace workspace,
                         StreamHandle stream) {
   NORM_RETURN_IF_ERROR(Validate(args));
-  const Result<DeviceTraits> device = internal::CurrentDeviceTraits();
-  NORM_RETURN_IF_ERROR(device.status());
-  const BatchNormPlan plan = internal::PlanBatchNorm(args.shape, args.dtype, device.value());
-  const Scratch scratch = LayOutForward(args, plan, workspace.data);
-  NORM_RETURN_IF_ERROR(internal::CheckWorkspace(workspace, scratch.workspace_bytes));
-
-  const bool training = args.mode == BatchNormMode::kTraining;
-  if (training && plan.shape.values > 0) {
-    NORM_RETURN_IF_ERROR(LaunchMoments(plan, args.dtype, args.x, scratch.moments, stream));
-  }
-  norm_device::ChannelStatisticsParams statistics = {};
-  statistics.weight = args.weight;
-  statistics.bias = args.bias;
-  statistics.running_mean = args.running_mean;
-  statistics.running_var = args.running_var;
-  statistics.new_running_mean = args.new_running_mean;
-  statistics.new_running_var = args.new_running_var;
-  statistics.mean = args.mean;
-  statistics.rstd = args.rstd;
-  statistics.eps = args.eps;
-  statistics.momentum = args.momentum;
-  statistics.source = training ? StatisticsSource::kBatch : StatisticsSource::kRunning;
-  NORM_RETURN_IF_ERROR(
-      LaunchChannelStatistics(plan, args.dtype, args.weight_dtype, statistics, scratch, stream));
-  if (plan.shape.values == 0) return Status();
-
-  norm_device::NormalizeParams params = {};
-  params.x = args.x;
-  params.y = args.y;
-  params.coefficients = scratch.coefficients;
-  params.shape = plan.shape;
-  params.segment_values = plan.segment_values;
-  params.aligned = AllAligned({args.x, args.y});
-  const void* kernel = internal::VisitElement(args.dtype, [&](auto element) {
-    return norm_device::NormalizeKernel<decltype(element)>(plan.major, plan.granule);
-  });
-  return Launch(kernel, plan.elementwise, params, stream);
+  return EnqueueSegments(std::span<const BatchNormForwardArgs>(&args, 1), workspace, stream);
 }
 
 size_t BatchNormForwardWorkspaceBytes(const BatchNormForwardArgs& args) {
-  const Result<DeviceTraits> device = internal::CurrentDeviceTraits();
-  if (!device.ok()) return 0;
-  const BatchNormPlan plan = internal::PlanBatchNorm(args.shape, args.dtype, device.value());
-  return LayOutForward(args, plan, nullptr).workspace_bytes;
+  return SegmentsBytes(std::span<const BatchNormForwardArgs>(&args, 1));
+}
+
+Status BatchNormForwardSegments(std::span<const BatchNormForwardArgs> segments,
+                                Workspace workspace, StreamHandle stream) {
+  NORM_RETURN_IF_ERROR(ValidateSegments(segments));
+  return EnqueueSegments(segments, workspace, stream);
+}
+
+size_t BatchNormForwardSegmentsWorkspaceBytes(std::span<const BatchNormForwardArgs> segments) {
+  return SegmentsBytes(segments);
 }
 
 Status BatchNormBackward(const BatchNormBackwardArgs& args, Workspace workspace,
                          StreamHandle stream) {
   NORM_RETURN_IF_ERROR(Validate(args));
-  const Result<DeviceTraits> device = internal::CurrentDeviceTraits();
-  NORM_RETURN_IF_ERROR(device.status());
-  const BatchNormPlan plan = internal::PlanBatchNorm(args.shape, args.dtype, device.value());
-  const Scratch scratch = LayOutBackward(args, plan, workspace.data);
-  NORM_RETURN_IF_ERROR(internal::CheckWorkspace(workspace, scratch.workspace_bytes));
-
-  const bool training = args.mode == BatchNormMode::kTraining;
-  const bool wants_gradients = args.dweight != nullptr || args.dbias != nullptr;
-  if (plan.shape.values == 0) {
-    return wants_gradients ? LaunchChannelGradients(args, plan, scratch, stream) : Status();
-  }
-  const bool recompute = training && args.rstd == nullptr;
-  if (recompute) {
-    NORM_RETURN_IF_ERROR(LaunchMoments(plan, args.dtype, args.x, scratch.moments, stream));
-  }
-  norm_device::ChannelStatisticsParams statistics = {};
-  statistics.given_mean = args.mean;
-  statistics.given_rstd = args.rstd;
-  statistics.running_mean = args.mean;
-  statistics.running_var = args.running_var;
-  statistics.weight = args.weight;
-  statistics.eps = args.eps;
-  statistics.source = recompute  ? StatisticsSource::kBatch
-                      : training ? StatisticsSource::kGiven
-                                 : StatisticsSource::kRunning;
-  NORM_RETURN_IF_ERROR(
-      LaunchChannelStatistics(plan, args.dtype, args.weight_dtype, statistics, scratch, stream));
-  if (training || wants_gradients) {
-    NORM_RETURN_IF_ERROR(LaunchGradientSums(args, plan, scratch, stream));
-    NORM_RETURN_IF_ERROR(LaunchChannelGradients(args, plan, scratch, stream));
-  }
-  return LaunchInputGradient(args, plan, scratch, stream);
+  return EnqueueSegments(std::span<const BatchNormBackwardArgs>(&args, 1), workspace, stream);
 }
 
 size_t BatchNormBackwardWorkspaceBytes(const BatchNormBackwardArgs& args) {
-  const Result<DeviceTraits> device = internal::CurrentDeviceTraits();
-  if (!device.ok()) return 0;
-  const BatchNormPlan plan = internal::PlanBatchNorm(args.shape, args.dtype, device.value());
-  return LayOutBackward(args, plan, nullptr).workspace_bytes;
+  return SegmentsBytes(std::span<const BatchNormBackwardArgs>(&args, 1));
+}
+
+Status BatchNormBackwardSegments(std::span<const BatchNormBackwardArgs> segments,
+                                 Workspace workspace, StreamHandle stream) {
+  NORM_RETURN_IF_ERROR(ValidateSegments(segments));
+  return EnqueueSegments(segments, workspace, stream);
+}
+
+size_t BatchNormBackwardSegmentsWorkspaceBytes(std::span<const BatchNormBackwardArgs> segments) {
+  return SegmentsBytes(segments);
 }
 
 }  // namespace norm

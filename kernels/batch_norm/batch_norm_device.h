@@ -37,6 +37,7 @@ struct MomentsParams {
   double* m2s;
   BatchShape shape;
   ChunkLayout chunks;
+  double smallest_squares;  // below it f32 lost what eps does not hide
   bool aligned;
 };
 

@@ -18,6 +18,19 @@ template <typename X>
 inline constexpr int kTileElements = sizeof(ComputeOf<X>) == 8 ? kBatchTileElements / 2
                                                                : kBatchTileElements;
 
+/// A mean to take deviations from. Two-byte values lie on a coarse grid: from a point of the grid
+/// deviations are exact, from elsewhere all would round the same way.
+template <typename X>
+__device__ __forceinline__ ComputeOf<X> GridMean(double mean) {
+  return Element<X>::Widen(Element<X>::Narrow(static_cast<ComputeOf<X>>(mean)));
+}
+
+/// Whether squares overflowed f32 (or met a NaN), or may have underflowed where eps does not hide it.
+__device__ __forceinline__ bool SquaresLeftF32(double squares, double smallest) {
+  constexpr double kLargest = 3e38;
+  return !(squares < kLargest && squares >= smallest);
+}
+
 template <typename X, int V, typename Owner>
 __global__ void __launch_bounds__(kBatchThreads) PlaneMoments(const MomentsParams p) {
   using C = ComputeOf<X>;
@@ -54,7 +67,7 @@ __global__ void __launch_bounds__(kBatchThreads) PlaneMoments(const MomentsParam
       double total[1];
       const double count = static_cast<double>(min(left, tile_values));
       owner.template Sum<C>(sum, total, scratch);
-      const C mean = static_cast<C>(total[0] / count);
+      const C mean = GridMean<X>(total[0] / count);
       C deviation[1] = {C(0)};
 #pragma unroll
       for (int g = 0; g < kGranules; ++g) {
@@ -81,6 +94,29 @@ __global__ void __launch_bounds__(kBatchThreads) PlaneMoments(const MomentsParam
       of_tile.count = count;
       of_tile.mean = static_cast<double>(mean) + static_cast<double>(correction);
       of_tile.m2 = total[0];
+      if (sizeof(C) == sizeof(float) && SquaresLeftF32(total[0], p.smallest_squares)) {
+        double wide[1] = {0.0};
+#pragma unroll
+        for (int g = 0; g < kGranules; ++g) {
+#pragma unroll
+          for (int i = 0; i < V; ++i) wide[0] += static_cast<double>(x[g].Wide(i));
+        }
+        owner.template Sum<double>(wide, total, scratch);
+        of_tile.mean = total[0] / count;
+        wide[0] = 0.0;
+#pragma unroll
+        for (int g = 0; g < kGranules; ++g) {
+          if ((static_cast<int64_t>(g) * owner.threads() + owner.thread()) * V < left) {
+#pragma unroll
+            for (int i = 0; i < V; ++i) {
+              const double centred = static_cast<double>(x[g].Wide(i)) - of_tile.mean;
+              wide[0] = fma(centred, centred, wide[0]);
+            }
+          }
+        }
+        owner.template Sum<double>(wide, total, scratch);
+        of_tile.m2 = total[0];
+      }
       moments.Merge(of_tile);
     }
     if (owner.thread() == 0) {
@@ -126,7 +162,7 @@ __global__ void __launch_bounds__(kBatchThreads) RowMoments(const MomentsParams 
         for (int r = 0; r < kSpatialTileRows; ++r) {
           if (r < tile_rows) sum += x[r].Wide(i);
         }
-        const C mean = sum * tile_share;
+        const C mean = GridMean<X>(sum * tile_share);
         C deviation = 0;
 #pragma unroll
         for (int r = 0; r < kSpatialTileRows; ++r) {
@@ -141,10 +177,27 @@ __global__ void __launch_bounds__(kBatchThreads) RowMoments(const MomentsParams 
             squares = fma(centred, centred, squares);
           }
         }
-        const double delta =
-            (static_cast<double>(mean) + static_cast<double>(correction)) - means[i];
+        double tile_mean = static_cast<double>(mean) + static_cast<double>(correction);
+        double tile_m2 = static_cast<double>(squares);
+        if (sizeof(C) == sizeof(float) && SquaresLeftF32(tile_m2, p.smallest_squares)) {
+          tile_mean = 0.0;
+#pragma unroll
+          for (int r = 0; r < kSpatialTileRows; ++r) {
+            if (r < tile_rows) tile_mean += static_cast<double>(x[r].Wide(i));
+          }
+          tile_mean /= tile_rows;
+          tile_m2 = 0.0;
+#pragma unroll
+          for (int r = 0; r < kSpatialTileRows; ++r) {
+            if (r < tile_rows) {
+              const double centred = static_cast<double>(x[r].Wide(i)) - tile_mean;
+              tile_m2 = fma(centred, centred, tile_m2);
+            }
+          }
+        }
+        const double delta = tile_mean - means[i];
         means[i] += delta * share;
-        m2s[i] += static_cast<double>(squares) + delta * delta * count * share;
+        m2s[i] += tile_m2 + delta * delta * count * share;
       }
       count = total_count;
     }

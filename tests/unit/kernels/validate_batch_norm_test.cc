@@ -4,6 +4,8 @@
 
 #include <array>
 #include <cmath>
+#include <span>
+#include <vector>
 
 #include "norm/kernels/batch_norm.h"
 
@@ -158,6 +160,26 @@ TEST_F(ValidateBatchNormTest, AllowsOnlyTheDocumentedAliasing) {
   EXPECT_TRUE(Validate(backward_).ok());
   backward_.dx = At(1) + 4;
   ExpectInvalid(Validate(backward_), "overlaps x");
+}
+
+TEST_F(ValidateBatchNormTest, SegmentsAgreeOnAllButTheirBatch) {
+  std::vector<BatchNormForwardArgs> segments(3, forward_);
+  EXPECT_TRUE(ValidateSegments(std::span<const BatchNormForwardArgs>()).ok());
+  segments[1].shape.batch += 1;
+  segments[1].eps = 1.0;
+  EXPECT_TRUE(ValidateSegments(segments).ok());
+  segments[2].eps = -1.0;
+  ExpectInvalid(ValidateSegments(segments), "segment 2: eps");
+  segments[2] = forward_;
+  segments[2].shape.channels += 1;
+  ExpectInvalid(ValidateSegments(segments), "segment 2: channels");
+  segments[2] = forward_;
+  segments[2].shape.layout = BatchNormLayout::kNhwc;
+  ExpectInvalid(ValidateSegments(segments), "segment 2: layout NHWC differs from NCHW");
+
+  std::vector<BatchNormBackwardArgs> backward = {backward_, inference_backward_};
+  ExpectInvalid(ValidateSegments(backward),
+                "segment 1: mode inference differs from training of segment 0");
 }
 
 }  // namespace

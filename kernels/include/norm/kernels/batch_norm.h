@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "norm/kernels/dtype.h"
 #include "norm/kernels/op_types.h"
@@ -68,6 +69,11 @@ struct BatchNormBackwardArgs {
 Status Validate(const BatchNormForwardArgs& args);
 Status Validate(const BatchNormBackwardArgs& args);
 
+/// Validate of every segment, and that channels, spatial size, layout, mode and dtypes are those of
+/// the first.
+Status ValidateSegments(std::span<const BatchNormForwardArgs> segments);
+Status ValidateSegments(std::span<const BatchNormBackwardArgs> segments);
+
 /// Normalizes each channel over batch and spatial positions.
 ///
 /// Math:         training: mean, var (biased) over the n = batch * spatial values of channel c;
@@ -81,8 +87,9 @@ Status Validate(const BatchNormBackwardArgs& args);
 /// Shapes:       x, y as args.shape; everything else [channels]
 /// Dtypes:       x = y in {f32, f16, bf16, f64}; weight = bias same as x or f32; statistics f32
 ///               (f64 for f64)
-/// Numerics:     centred moments merged by count; (x - mean) is scaled by rstd before weight. Except
-///               for f64, CUDA training overflows where values of a channel lie over 1e19 apart
+/// Numerics:     f32 carries differences from a value near by, over a few values; all else is summed
+///               in f64. Squares that f32 cannot hold are taken again in f64: finite values of any
+///               size are normalized. x * weight does not overflow on its own
 /// Layout:       contiguous in the named layout, no alignment required beyond the element's
 /// Limits:       channels >= 1; batch, spatial >= 0. An empty tensor writes nothing to y, copies
 ///               the running statistics unchanged, and sets mean to 0 and rstd to 1 / sqrt(eps)
@@ -96,6 +103,22 @@ Status Validate(const BatchNormBackwardArgs& args);
 /// Threads:      safe to call concurrently on different streams
 Status BatchNormForward(const BatchNormForwardArgs& args, Workspace workspace, StreamHandle stream);
 size_t BatchNormForwardWorkspaceBytes(const BatchNormForwardArgs& args);
+
+/// BatchNormForward of several requests; each has statistics of its own. Neighbours of equal batch
+/// share launches where their kernel reads its input once.
+///
+/// Shapes, Dtypes: channels, spatial, layout, mode, dtype and weight_dtype are those of the first
+///               segment; everything else may differ. Empty segments are allowed, and no segments
+/// Aliasing:     within a segment as BatchNormForward; an output of one segment must not overlap
+///               any tensor of another, which is not checked
+/// Workspace:    BatchNormForwardSegmentsWorkspaceBytes(segments) bytes
+/// Determinism:  the bits of a segment are those of BatchNormForward on it alone
+/// Errors:       kInvalidArgument with the index of the first segment that Validate refuses or that
+///               differs from the first; nothing is enqueued then
+/// Math, Limits, Ownership, Stream, Threads: as BatchNormForward
+Status BatchNormForwardSegments(std::span<const BatchNormForwardArgs> segments,
+                                Workspace workspace, StreamHandle stream);
+size_t BatchNormForwardSegmentsWorkspaceBytes(std::span<const BatchNormForwardArgs> segments);
 
 /// Gradients of BatchNormForward in either mode.
 ///
@@ -115,6 +138,11 @@ Status BatchNormBackward(const BatchNormBackwardArgs& args, Workspace workspace,
                          StreamHandle stream);
 size_t BatchNormBackwardWorkspaceBytes(const BatchNormBackwardArgs& args);
 
+/// BatchNormBackward of several requests: all else as BatchNormForwardSegments.
+Status BatchNormBackwardSegments(std::span<const BatchNormBackwardArgs> segments,
+                                 Workspace workspace, StreamHandle stream);
+size_t BatchNormBackwardSegmentsWorkspaceBytes(std::span<const BatchNormBackwardArgs> segments);
+
 namespace cpu {
 
 /// The same computations on host memory, complete on return. Bits do not depend on the number of
@@ -125,6 +153,12 @@ size_t BatchNormForwardWorkspaceBytes(const BatchNormForwardArgs& args);
 Status BatchNormBackward(const BatchNormBackwardArgs& args, Workspace workspace,
                          ThreadPool& threads);
 size_t BatchNormBackwardWorkspaceBytes(const BatchNormBackwardArgs& args);
+Status BatchNormForwardSegments(std::span<const BatchNormForwardArgs> segments,
+                                Workspace workspace, ThreadPool& threads);
+size_t BatchNormForwardSegmentsWorkspaceBytes(std::span<const BatchNormForwardArgs> segments);
+Status BatchNormBackwardSegments(std::span<const BatchNormBackwardArgs> segments,
+                                 Workspace workspace, ThreadPool& threads);
+size_t BatchNormBackwardSegmentsWorkspaceBytes(std::span<const BatchNormBackwardArgs> segments);
 
 }  // namespace cpu
 }  // namespace norm
