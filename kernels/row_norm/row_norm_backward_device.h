@@ -50,6 +50,38 @@ struct RowBackwardParams {
   bool aligned;
 };
 
+/// The ring kernels (f32, f16, bf16 with given statistics): x, dy and dresidual_sum come through shared memory.
+struct RingBackwardParams {
+  const void* tensors[3];  // x, dy, dresidual_sum
+  int64_t tensor_size;     // bytes of each
+  const void* weight;      // of the type of x, or f32
+  const float* mean;
+  const float* rstd;
+  void* dx;
+  float* dweight_partials;  // [chunks * row blocks, hidden_size]; null: not wanted
+  float* dbias_partials;
+  int64_t rows;
+  int64_t hidden_size;
+  int64_t row_blocks;  // blocks (clusters) that rows are dealt out to in turn
+  float weight_offset;
+  bool weight_is_f32;
+  bool has_edges;          // some tensor begins or ends inside 16 bytes
+  bool has_column_totals;  // shared memory holds a second level of sums
+  int stages;
+  int ring_tensors;    // 3 with dresidual_sum, else 2
+  int tensor_bytes;    // of one tensor in a stage
+  int cluster_blocks;  // that share a row
+  int columns;         // of one block
+  int lanes;           // of a warp that share a row: warp kernel
+  int tile_rows;       // of a warp's stage: warp kernel
+  int chunk_rows;      // of a block (warp kernel: of a lane group) that one partial row adds up
+  int chunks;          // partial rows of a block
+};
+
+/// Rows whose terms are added up in a plain f32 register: each addition rounds by at most 2^-24 of the
+/// sum.
+inline constexpr int kPlainSumRows = 32;
+
 /// The column kernel: dweight and dbias partials of strips of rows, for rows too long for
 /// registers.
 struct ColumnParams {
@@ -66,8 +98,8 @@ struct ColumnParams {
 
 /// Adds up partials in order: gradient[h] = sum_p partials[p, h]. Zero partials give zeros.
 struct FinalizeParams {
-  const double* dweight_partials;
-  const double* dbias_partials;
+  const void* dweight_partials;  // f32 or f64
+  const void* dbias_partials;
   void* dweight;
   void* dbias;
   int64_t partials;
