@@ -15,6 +15,7 @@
 namespace norm_device {
 
 inline constexpr int kPieceBytes = 16;
+inline constexpr int kMaxRingTensors = 3;
 inline constexpr int kMaxRingStages = 8;
 
 __device__ inline uint32_t SharedAddress(const void* shared) {
@@ -46,6 +47,10 @@ class StageBarrier {
 #endif
   }
 #if __CUDA_ARCH__ >= 900
+  __device__ void Arrive() {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(SharedAddress(&state_))
+                 : "memory");
+  }
   __device__ void ArriveExpecting(int bytes) {
     asm volatile(
         "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(SharedAddress(&state_)),
@@ -137,11 +142,11 @@ struct Ring {
   }
 
   /// One thread, before a barrier of the group.
-  __device__ void Init(int stages, int group_threads) const {
+  __device__ void Init(int group_threads) const {
 #pragma unroll 1
-    for (int stage = 0; stage < stages; ++stage) {
+    for (int stage = 0; stage < p.stages; ++stage) {
 #if __CUDA_ARCH__ >= 900
-      full[stage].Init(1);
+      full[stage].Init(p.ring_tensors + 1);
 #else
       full[stage].Init(group_threads);
 #endif
@@ -149,25 +154,40 @@ struct Ring {
     StageBarrier::FenceInit();
   }
 
-  /// Starts to fill a stage that nobody reads any more. Called by all threads of the group.
-  __device__ void Fill(int stage, const RingChunk& chunk, int thread, int group_threads) const {
+  /// Starts to fill a stage that nobody reads any more; `fill_values(stage)`, one thread's, copies more
+  /// along with it. Called by all threads of the group. On sm_90 each tensor is the work of a thread of its
+  /// own, of a warp of its own where there are enough: the others wait for the slowest.
+  template <bool kAligned, typename FillValues>
+  __device__ void Fill(int stage, const RingChunk& chunk, int thread, int group_threads,
+                       FillValues&& fill_values) const {
 #if __CUDA_ARCH__ >= 900
-    if (thread != 0) return;
-    int bytes = 0;
-#pragma unroll 1
-    for (int i = 0; i < p.ring_tensors; ++i) bytes += Pieces(i, chunk).bytes();
-    full[stage].ArriveExpecting(bytes);
-#pragma unroll 1
-    for (int i = 0; i < p.ring_tensors; ++i) {
-      const ChunkPieces pieces = Pieces(i, chunk);
-      if (pieces.bytes() == 0) continue;
-      asm volatile(
-          "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, "
-          "[%3];" ::"r"(
-              SharedAddress(Place(stage, i) + (pieces.begin - pieces.first + pieces.shift))),
-          "l"(pieces.begin), "r"(pieces.bytes()), "r"(SharedAddress(full[stage].state()))
-          : "memory");
+    constexpr int kWarpThreads = 32;
+    const int stride = group_threads > kMaxRingTensors * kWarpThreads ? kWarpThreads : 1;
+    const int index = thread / stride;
+    if (thread % stride != 0 || index > p.ring_tensors) return;
+    if (index == p.ring_tensors) {
+      fill_values(stage);
+      ArriveWhenCopied(stage);
+      return;
     }
+    const char* from;
+    char* place = Place(stage, index);
+    int bytes = chunk.bytes;
+    if (kAligned) {
+      from = static_cast<const char*>(p.tensors[index]) + chunk.offset;
+    } else {
+      const ChunkPieces pieces = Pieces(index, chunk);
+      from = pieces.begin;
+      place += pieces.begin - pieces.first + pieces.shift;
+      bytes = pieces.bytes();
+    }
+    full[stage].ArriveExpecting(bytes);
+    if (bytes == 0) return;
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+            "r"(SharedAddress(place)),
+        "l"(from), "r"(bytes), "r"(SharedAddress(full[stage].state()))
+        : "memory");
 #else
 #pragma unroll 1
     for (int i = 0; i < p.ring_tensors; ++i) {
@@ -185,11 +205,18 @@ struct Ring {
 #endif
       }
     }
-#if __CUDA_ARCH__ >= 800
-    asm volatile(
-        "cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(SharedAddress(full[stage].state()))
-        : "memory");
+    if (thread == 0) fill_values(stage);
+    ArriveWhenCopied(stage);
 #endif
+  }
+
+  /// Copies one value along with a stage.
+  __device__ static void FillValue(float* place, const float* source) {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(SharedAddress(place)), "l"(source)
+                 : "memory");
+#else
+    *place = *source;
 #endif
   }
 
@@ -221,6 +248,16 @@ struct Ring {
 #if __CUDA_ARCH__ >= 900
     // Later bulk copies write the same places.
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+  }
+
+ private:
+  /// When what this thread began with cp.async has arrived.
+  __device__ void ArriveWhenCopied(int stage) const {
+#if __CUDA_ARCH__ >= 800
+    asm volatile(
+        "cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(SharedAddress(full[stage].state()))
+        : "memory");
 #endif
   }
 };

@@ -216,27 +216,40 @@ class ThreadColumns {
   }
   __device__ bool Holds(int column) const { return column < map_.end; }
 
+  /// All loads at once: a block waits for them before its first row. kAligned: the weight, too,
+  /// begins at a multiple of 16 bytes.
   __device__ void LoadWeight(const RingBackwardParams& p) {
+    if (p.weight == nullptr) {
 #pragma unroll
-    for (int e = 0; e < kElements; ++e) {
-      scale_[e] = Holds(Column(e)) ? ColumnScale<X>(p, map_.before + Column(e)) : 1.0F;
+      for (int e = 0; e < kElements; ++e) scale_[e] = 1.0F;
+    } else if (p.weight_is_f32) {
+      LoadScales<F32>(p);
+    } else {
+      LoadScales<X>(p);
     }
   }
 
+  /// A row's elements between its passes.
+  struct Held {
+    Staged x[kGranules];
+    Staged dy[kGranules];
+  };
+
   /// First pass.
   template <bool kCorrected>
-  __device__ RowTotals<float> Sums(const char* x, const char* dy, const GivenStats& stats) const {
+  __device__ RowTotals<float> Sums(const char* x, const char* dy, const GivenStats& stats,
+                                   Held& held) const {
     RowTotals<float> sums;
 #pragma unroll
     for (int i = 0; i < kGranules; ++i) {
       const int column = Column(i * V);
       if (Holds(column)) {
-        const auto x_values = Staged::template Load<kAligned>(x, column);
-        const auto dy_values = Staged::template Load<kAligned>(dy, column);
+        held.x[i] = Staged::template Load<kAligned>(x, column);
+        held.dy[i] = Staged::template Load<kAligned>(dy, column);
 #pragma unroll
         for (int v = 0; v < V; ++v) {
-          const float g = dy_values.Wide(v) * scale_[i * V + v];
-          float d = x_values.Wide(v);
+          const float g = held.dy[i].Wide(v) * scale_[i * V + v];
+          float d = held.x[i].Wide(v);
           if (kKind == RowKind::kLayer) d -= stats.mean;
           sums.gd = fmaf(g, d, sums.gd);
           if (kKind == RowKind::kLayer) {
@@ -249,15 +262,19 @@ class ThreadColumns {
     return sums;
   }
 
-  /// Second pass: dx of the row and the parameters' terms.
-  template <bool kCorrected>
-  __device__ void Gradients(const RowPlace& place, const RowCoefficients<float>& row) {
+  /// Second pass: dx of the row and the parameters' terms. kHeld: from what the first pass held,
+  /// else from shared memory again.
+  template <bool kCorrected, bool kHeld>
+  __device__ void Gradients(const RowPlace& place, const RowCoefficients<float>& row,
+                            const Held& held) {
 #pragma unroll
     for (int i = 0; i < kGranules; ++i) {
       const int column = Column(i * V);
       if (Holds(column)) {
-        const auto x_values = Staged::template Load<kAligned>(place.x, column);
-        const auto dy_values = Staged::template Load<kAligned>(place.dy, column);
+        const Staged x_values =
+            kHeld ? held.x[i] : Staged::template Load<kAligned>(place.x, column);
+        const Staged dy_values =
+            kHeld ? held.dy[i] : Staged::template Load<kAligned>(place.dy, column);
         float gradient[V];
 #pragma unroll
         for (int v = 0; v < V; ++v) {
@@ -304,6 +321,20 @@ class ThreadColumns {
 
  private:
   static constexpr bool kHasBias = kKind == RowKind::kLayer;
+
+  template <typename W>
+  __device__ void LoadScales(const RingBackwardParams& p) {
+    const auto* weight = static_cast<const StorageOf<W>*>(p.weight) + map_.before;
+    Granule<W, V> values[kGranules];
+#pragma unroll
+    for (int i = 0; i < kGranules; ++i) {
+      const int column = Column(i * V);
+      values[i] = LoadGranule<W, V>(weight + (Holds(column) ? column : 0), kAligned);
+    }
+#pragma unroll
+    for (int e = 0; e < kElements; ++e) scale_[e] = p.weight_offset + values[e / V].Wide(e % V);
+  }
+
   ColumnMap map_;
   float scale_[kElements];
   float dweight_[kElements] = {};

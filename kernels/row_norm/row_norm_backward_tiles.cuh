@@ -126,9 +126,9 @@ __global__ void __launch_bounds__(kMaxThreads, kMinBlocks)
   const int row_bytes = hidden_size * kSize;
   const int ring_bytes = p.stages * p.ring_tensors * p.tensor_bytes;
   const Ring ring = {shared + warp * ring_bytes, full[warp], p};
-  auto* column_totals = reinterpret_cast<float*>(shared + warps * ring_bytes);
+  auto* column_totals = reinterpret_cast<float*>(shared + p.column_totals_offset);
   constexpr int kGradients = kLayer ? 2 : 1;
-  if (lane == 0) ring.Init(p.stages, kWarpThreads);
+  if (lane == 0) ring.Init(kWarpThreads);
   __syncwarp();
 
   // Tile i of this warp is first_tile + i * warps of the grid.
@@ -141,7 +141,8 @@ __global__ void __launch_bounds__(kMaxThreads, kMinBlocks)
     return RingChunk{first_row * row_bytes, rows * row_bytes};
   };
   const auto fill = [&](int stage, int64_t tile) {
-    if (tile < tiles) ring.Fill(stage, chunk_of(tile), lane, kWarpThreads);
+    if (tile >= tiles) return;
+    ring.Fill<kAligned>(stage, chunk_of(tile), lane, kWarpThreads, [](int) {});
   };
 #pragma unroll 1
   for (int stage = 0; stage < p.stages; ++stage) fill(stage, first_tile + stage * tile_step);
@@ -151,7 +152,7 @@ __global__ void __launch_bounds__(kMaxThreads, kMinBlocks)
   // This thread's sums, kWarpThreads apart.
   float* own_totals = column_totals + warp * kGradients * Columns::kElements * kWarpThreads + lane;
   const auto clear_totals = [&]() {
-#pragma unroll
+#pragma unroll 1
     for (int e = 0; e < kGradients * Columns::kElements; ++e) own_totals[e * kWarpThreads] = 0.0F;
   };
   clear_totals();
@@ -166,7 +167,7 @@ __global__ void __launch_bounds__(kMaxThreads, kMinBlocks)
     });
   };
   // The block's partial row: its lane groups' sums in order.
-  const auto store_partials = [&](int chunk) {
+  const auto store_partials = [&](int partial) {
     add_to_totals();
     __syncthreads();
     for (int column = static_cast<int>(threadIdx.x); column < hidden_size; column += threads) {
@@ -185,7 +186,7 @@ __global__ void __launch_bounds__(kMaxThreads, kMinBlocks)
           }
         }
       }
-      const int64_t at = (static_cast<int64_t>(chunk) * gridDim.x + blockIdx.x) * hidden_size;
+      const int64_t at = (static_cast<int64_t>(partial) * gridDim.x + blockIdx.x) * hidden_size;
       if (p.dweight_partials != nullptr) {
         p.dweight_partials[at + column] = static_cast<float>(sums[0]);
       }
@@ -212,9 +213,9 @@ __global__ void __launch_bounds__(kMaxThreads, kMinBlocks)
   int steps_to_flush = kPlainSumRows / kTogether;
   int64_t tile = first_tile;
 #pragma unroll 1
-  for (int chunk = 0; chunk < p.chunks; ++chunk) {
+  for (int partial = 0; partial < p.block_partials; ++partial) {
 #pragma unroll 1
-    for (int i = 0; i < p.chunk_rows && tile < tiles; ++i) {
+    for (int i = 0; i < p.partial_stages && tile < tiles; ++i) {
       const GivenStats tile_stats = next_stats;
       next_stats = stats_of(tile + tile_step);
       const RingChunk chunk_in_tensors = chunk_of(tile);
@@ -248,13 +249,17 @@ __global__ void __launch_bounds__(kMaxThreads, kMinBlocks)
         }
         if (kLayer) corrected = __any_sync(0xffffffffU, corrected);
         RowTotals<float> totals[kTogether];
+        typename Columns::Held held;
 #pragma unroll
         for (int k = 0; k < kTogether; ++k) {
           const char* x = first_row.x + row[k] * row_bytes;
           const char* dy = first_row.dy + row[k] * row_bytes;
           if (row[k] < tile_rows) {
-            totals[k] = corrected ? own.template Sums<kLayer>(x, dy, stats[k])
-                                  : own.template Sums<false>(x, dy, stats[k]);
+            if (__builtin_expect(corrected, 0)) {
+              totals[k] = own.template Sums<kLayer>(x, dy, stats[k], held);
+            } else {
+              totals[k] = own.template Sums<false>(x, dy, stats[k], held);
+            }
           }
         }
         group.template SumTwoRows<kKind>(totals);
@@ -262,7 +267,7 @@ __global__ void __launch_bounds__(kMaxThreads, kMinBlocks)
         asm volatile("" ::: "memory");
 #pragma unroll
         for (int k = 0; k < kTogether; ++k) {
-          if (corrected) {
+          if (__builtin_expect(corrected, 0)) {
             totals[k].d = group.Sum(totals[k].d);
             // Whether this row is corrected is its own affair.
             if (!MeanNeedsCorrection(stats[k])) totals[k].d = 0.0F;
@@ -270,7 +275,7 @@ __global__ void __launch_bounds__(kMaxThreads, kMinBlocks)
           const RowCoefficients<float> coefficients =
               Coefficients<kKind>(totals[k], stats[k], share);
           if (row[k] >= tile_rows) continue;
-          if (!FitsF32<kKind>(totals[k], stats[k], coefficients.slope)) {
+          if (__builtin_expect(!FitsF32<kKind>(totals[k], stats[k], coefficients.slope), 0)) {
             careful_rows |= 1U << row[k];
             continue;
           }
@@ -278,10 +283,10 @@ __global__ void __launch_bounds__(kMaxThreads, kMinBlocks)
           const RowPlace place = {first_row.x + at, first_row.dy + at,
                                   p.ring_tensors < 3 ? nullptr : first_row.dresidual + at,
                                   first_row.dx + at};
-          if (corrected) {
-            own.template Gradients<kLayer>(place, coefficients);
+          if (__builtin_expect(corrected, 0)) {
+            own.template Gradients<kLayer, false>(place, coefficients, held);
           } else {
-            own.template Gradients<false>(place, coefficients);
+            own.template Gradients<false, false>(place, coefficients, held);
           }
         }
         if (--steps_to_flush == 0) {
@@ -289,7 +294,7 @@ __global__ void __launch_bounds__(kMaxThreads, kMinBlocks)
           steps_to_flush = kPlainSumRows / kTogether;
         }
       }
-      if (__any_sync(0xffffffffU, careful_rows != 0)) {
+      if (__builtin_expect(__any_sync(0xffffffffU, careful_rows != 0), 0)) {
         CarefulTileRows<X, kKind, V, kGranules, kLanes>(p, {first_row, tile_stats, tile_rows},
                                                         careful_rows, own.map(), own_totals);
       }
@@ -301,8 +306,8 @@ __global__ void __launch_bounds__(kMaxThreads, kMinBlocks)
       }
       tile += tile_step;
     }
-    store_partials(chunk);
-    if (chunk + 1 < p.chunks) {
+    store_partials(partial);
+    if (partial + 1 < p.block_partials) {
       __syncthreads();
       clear_totals();
     }
