@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <utility>
 #include <vector>
@@ -17,6 +18,7 @@ namespace {
 
 constexpr int64_t kFlushBytes = int64_t{256} << 20;
 constexpr int kGraphReplays = 21;
+constexpr auto kWarmUp = std::chrono::milliseconds(300);
 
 double Median(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
@@ -100,6 +102,15 @@ Status ColdTimer::Flush() {
   const norm_device::ReadAllParams params = {flushed_.data(), kFlushBytes,
                                              static_cast<uint32_t*>(sink_.data())};
   return internal::Launch(norm_device::ReadAllKernel(), config, params, stream_.view().handle());
+}
+
+Status ColdTimer::WarmUp() {
+  const auto end = std::chrono::steady_clock::now() + kWarmUp;
+  while (std::chrono::steady_clock::now() < end) {
+    for (int i = 0; i < 64; ++i) NORM_RETURN_IF_ERROR(Flush());
+    NORM_RETURN_IF_ERROR(stream_.view().Synchronize());
+  }
+  return Status();
 }
 
 Result<double> ColdTimer::MedianUs(const Enqueue& work) {

@@ -28,6 +28,8 @@ class ColdTimer {
   const cuda::Stream& stream() const { return stream_; }
   int device() const { return stream_.device(); }
 
+  /// Keeps the device busy until its clocks have settled.
+  Status WarmUp();
   Result<double> MedianUs(const Enqueue& work);
   /// A device-to-device copy that reads and writes `bytes` in total, by the same rule. Measured
   /// once for each size.

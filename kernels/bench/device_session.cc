@@ -35,6 +35,7 @@ Result<DeviceSession> DeviceSession::Open(const MeasureOptions& options) {
                            TensorArena(options.device), {}, 0.0, 0.0};
   NORM_RETURN_IF_CUDA_ERROR(cudaSetDevice(options.device));
 
+  NORM_RETURN_IF_ERROR(session.timer.WarmUp());
   const Result<double> copy = session.timer.CopyGbs();
   NORM_RETURN_IF_ERROR(copy.status());
   const Result<double> launch = session.timer.LaunchUs();

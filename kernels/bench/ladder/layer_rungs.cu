@@ -19,28 +19,33 @@ __device__ float Normalized(const Params& p, float x, int64_t h, float mean, flo
 __global__ void ThreadPerRow(const __grid_constant__ Params p) {
   const float* x = p.x + blockIdx.x * p.hidden_size;
   float* y = p.y + blockIdx.x * p.hidden_size;
-  ShiftedSums sums;
-  for (int64_t h = 0; h < p.hidden_size; ++h) sums.Add(x[h]);
-  const RungMoments moments = sums.Moments();
+  const float shift = RowShift(x, p.hidden_size);
+  // A sum of sums of 32: one running sum over a long row loses digits.
+  RowSums sums;
+  for (int64_t begin = 0; begin < p.hidden_size; begin += 32) {
+    RowSums piece;
+    for (int64_t h = begin; h < p.hidden_size && h < begin + 32; ++h) piece.Add(x[h] - shift);
+    sums.Add(piece);
+  }
+  const RowMoments moments(sums, shift, p.hidden_size);
   const float rstd = Rstd(moments.m2, p);
   for (int64_t h = 0; h < p.hidden_size; ++h) y[h] = Normalized(p, x[h], h, moments.mean, rstd);
 }
 
 __global__ void SharedTree(const __grid_constant__ Params p) {
-  __shared__ RungMoments partial[kTreeThreads];
+  __shared__ RowSums partial[kTreeThreads];
   const float* x = p.x + blockIdx.x * p.hidden_size;
   float* y = p.y + blockIdx.x * p.hidden_size;
-  ShiftedSums sums;
-  for (int64_t h = threadIdx.x; h < p.hidden_size; h += kTreeThreads) sums.Add(x[h]);
-  partial[threadIdx.x] = sums.Moments();
+  const float shift = RowShift(x, p.hidden_size);
+  RowSums sums;
+  for (int64_t h = threadIdx.x; h < p.hidden_size; h += kTreeThreads) sums.Add(x[h] - shift);
+  partial[threadIdx.x] = sums;
   __syncthreads();
   for (unsigned half = kTreeThreads / 2; half > 0; half /= 2) {
-    if (threadIdx.x < half) {
-      partial[threadIdx.x] = Merged(partial[threadIdx.x], partial[threadIdx.x + half]);
-    }
+    if (threadIdx.x < half) partial[threadIdx.x].Add(partial[threadIdx.x + half]);
     __syncthreads();
   }
-  const RungMoments moments = partial[0];
+  const RowMoments moments(partial[0], shift, p.hidden_size);
   const float rstd = Rstd(moments.m2, p);
   for (int64_t h = threadIdx.x; h < p.hidden_size; h += kTreeThreads) {
     y[h] = Normalized(p, x[h], h, moments.mean, rstd);
@@ -48,12 +53,13 @@ __global__ void SharedTree(const __grid_constant__ Params p) {
 }
 
 __global__ void WarpShuffle(const __grid_constant__ Params p) {
-  __shared__ RungMoments slots[32];
+  __shared__ RowSums slots[32];
   const float* x = p.x + blockIdx.x * p.hidden_size;
   float* y = p.y + blockIdx.x * p.hidden_size;
-  ShiftedSums sums;
-  for (int64_t h = threadIdx.x; h < p.hidden_size; h += blockDim.x) sums.Add(x[h]);
-  const RungMoments moments = BlockMerged(sums.Moments(), slots);
+  const float shift = RowShift(x, p.hidden_size);
+  RowSums sums;
+  for (int64_t h = threadIdx.x; h < p.hidden_size; h += blockDim.x) sums.Add(x[h] - shift);
+  const RowMoments moments(BlockSums(sums, slots), shift, p.hidden_size);
   const float rstd = Rstd(moments.m2, p);
   for (int64_t h = threadIdx.x; h < p.hidden_size; h += blockDim.x) {
     y[h] = Normalized(p, x[h], h, moments.mean, rstd);
@@ -74,7 +80,7 @@ __device__ float4 Normalized4(const Params& p, float4 x, int64_t h, float mean, 
 }
 
 __global__ void Vector(const __grid_constant__ Params p) {
-  __shared__ RungMoments slots[32];
+  __shared__ RowSums slots[32];
   const int64_t begin = blockIdx.x * p.hidden_size;
   const float* x = p.x + begin;
   float* y = p.y + begin;
@@ -89,16 +95,17 @@ __global__ void Vector(const __grid_constant__ Params p) {
   const int64_t loose = head + (p.hidden_size - tail);
   const int64_t mine = threadIdx.x < head ? threadIdx.x : tail + threadIdx.x - head;
 
-  ShiftedSums sums;
-  if (threadIdx.x < loose) sums.Add(x[mine]);
+  const float shift = RowShift(x, p.hidden_size);
+  RowSums sums;
+  if (threadIdx.x < loose) sums.Add(x[mine] - shift);
   for (int64_t v = threadIdx.x; v < vectors; v += blockDim.x) {
     const float4 value = x4[v];
-    sums.Add(value.x);
-    sums.Add(value.y);
-    sums.Add(value.z);
-    sums.Add(value.w);
+    sums.Add(value.x - shift);
+    sums.Add(value.y - shift);
+    sums.Add(value.z - shift);
+    sums.Add(value.w - shift);
   }
-  const RungMoments moments = BlockMerged(sums.Moments(), slots);
+  const RowMoments moments(BlockSums(sums, slots), shift, p.hidden_size);
   const float rstd = Rstd(moments.m2, p);
   if (threadIdx.x < loose) y[mine] = Normalized(p, x[mine], mine, moments.mean, rstd);
   for (int64_t v = threadIdx.x; v < vectors; v += blockDim.x) {

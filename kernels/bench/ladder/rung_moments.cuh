@@ -1,11 +1,59 @@
-// Mean and centred squares of a few values in one pass, and their merging. The write-ups' E[x^2] -
-// E[x]^2 cancels where the mean is far from zero; here each thread shifts by its own first value, and
-// threads are merged by Chan's formula.
+// Mean and variance in one pass. The write-ups' E[x^2] - E[x]^2 cancels where the mean is far from
+// zero; here values are shifted first: rows by the average of their first values, so that sums of all
+// threads just add up; channels by each thread's own first value, threads merged by Chan's formula.
 #pragma once
 
 #include <cstdint>
 
 namespace norm_device {
+
+/// Sums of distances from a value near the mean. With the average of m values of a row of n as that
+/// value, cancellation costs at most a factor n / m, whatever the row.
+struct RowSums {
+  float sum = 0.0f;
+  float squares = 0.0f;
+
+  __device__ void Add(float distance) {
+    sum += distance;
+    squares += distance * distance;
+  }
+  __device__ void Add(const RowSums& other) {
+    sum += other.sum;
+    squares += other.squares;
+  }
+};
+
+__device__ inline float RowShift(const float* x, int64_t n) {
+  float sum = 0.0f;
+  int count = 0;
+  for (; count < 8 && count < n; ++count) sum += x[count];
+  return sum / static_cast<float>(count);
+}
+
+/// Mean and sum of squared distances from it.
+struct RowMoments {
+  float mean;
+  float m2;
+
+  __device__ RowMoments(const RowSums& sums, float shift, int64_t n) {
+    const float from_shift = sums.sum / static_cast<float>(n);
+    mean = shift + from_shift;
+    m2 = fmaxf(sums.squares - sums.sum * from_shift, 0.0f);
+  }
+};
+
+/// Every thread gets the block's sums: shuffles in a warp, one slot a warp, one barrier.
+__device__ inline RowSums BlockSums(RowSums sums, RowSums* slots) {
+  for (int offset = 16; offset > 0; offset /= 2) {
+    sums.sum += __shfl_down_sync(0xffffffffu, sums.sum, offset);
+    sums.squares += __shfl_down_sync(0xffffffffu, sums.squares, offset);
+  }
+  if (threadIdx.x % 32 == 0) slots[threadIdx.x / 32] = sums;
+  __syncthreads();
+  RowSums all;
+  for (unsigned warp = 0; warp < blockDim.x / 32; ++warp) all.Add(slots[warp]);
+  return all;
+}
 
 struct RungMoments {
   float count = 0.0f;
