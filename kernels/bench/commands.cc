@@ -30,18 +30,25 @@ void AddScriptCommands(CLI::App* app, ExitCode* result) {
     const char* name;
     const char* script;
     const char* description;
+    bool asks_for_cases;  // it calls this binary back
   };
   constexpr ScriptCommand kCommands[] = {
-      {"plot", "normbench_plot.py", "Draws result files as SVG (Python with matplotlib)"},
+      {"plot", "normbench_plot.py", "Draws result files as SVG (Python with matplotlib)",
+       false},
       {"peers", "normbench_peers.py",
-       "Times other libraries on the same cases (Python with PyTorch)"},
+       "Times other libraries on the same cases (Python with PyTorch)", true},
   };
   for (const ScriptCommand& entry : kCommands) {
     CLI::App* command = app->add_subcommand(entry.name, entry.description);
     command->prefix_command();
     command->set_help_flag();  // the script has its own
-    command->callback([command, script = std::string(entry.script), result] {
-      *result = Fail(ExecScript(script, command->remaining()).message());
+    command->callback([command, entry, result] {
+      std::vector<std::string> arguments = command->remaining();
+      if (entry.asks_for_cases) {
+        const Result<std::string> binary = BinaryPath();
+        if (binary.ok()) arguments.insert(arguments.end(), {"--normbench", binary.value()});
+      }
+      *result = Fail(ExecScript(entry.script, arguments).message());
     });
   }
 }

@@ -10,11 +10,18 @@
 
 namespace norm::bench {
 
-Result<std::string> InstalledFile(const std::string& name) {
+Result<std::string> BinaryPath() {
   std::error_code error;
   const std::filesystem::path binary = std::filesystem::read_symlink("/proc/self/exe", error);
   if (error) return Status(StatusCode::kUnsupported, "/proc/self/exe: " + error.message());
-  const std::filesystem::path folder = binary.parent_path();
+  return binary.string();
+}
+
+Result<std::string> InstalledFile(const std::string& name) {
+  const Result<std::string> binary = BinaryPath();
+  NORM_RETURN_IF_ERROR(binary.status());
+  const std::filesystem::path folder = std::filesystem::path(binary.value()).parent_path();
+  std::error_code error;
   for (const std::filesystem::path& base : {folder, folder.parent_path()}) {
     const std::filesystem::path file = base / "share" / "normbench" / name;
     if (std::filesystem::exists(file, error)) return file.string();

@@ -35,7 +35,7 @@ struct Report {
   std::string device;
   std::string date;  // UTC, YYYY-MM-DD
   std::string commit;
-  std::string source_hash;  // of the kernels' sources: tests/structure/kernel_source_hash.sh
+  std::string source_hash;  // of the kernels' sources: kernels/bench/source_hash.sh
   double copy_gbs = 0.0;
   std::vector<ResultRow> rows;
 
