@@ -43,8 +43,7 @@ std::vector<BenchCase> AccuracyCases(const std::vector<BenchCase>& suite,
     bench_case.dtype = bench_case.weight_dtype = DType::kF32;
     const int64_t row = ElementCount(bench_case) / bench_case.shape[0];
     const int64_t least = bench_case.op == Op::kBatchNorm ? 2 : 1;
-    bench_case.shape[0] =
-        std::min(bench_case.shape[0], std::max(least, options.elements / row));
+    bench_case.shape[0] = std::min(bench_case.shape[0], std::max(least, options.elements / row));
     if (std::find(cases.begin(), cases.end(), bench_case) == cases.end()) {
       cases.push_back(bench_case);
     }
@@ -129,10 +128,10 @@ ExitCode RunAccuracy(const AccuracyOptions& options) {
 
   std::error_code error;
   const bool keep = !options.folder.empty();
-  const std::filesystem::path folder =
-      keep ? std::filesystem::path(options.folder)
-           : std::filesystem::temp_directory_path(error) /
-                 ("normbench-accuracy-" + std::to_string(getpid()));
+  const std::filesystem::path folder = keep
+                                           ? std::filesystem::path(options.folder)
+                                           : std::filesystem::temp_directory_path(error) /
+                                                 ("normbench-accuracy-" + std::to_string(getpid()));
   std::filesystem::create_directories(folder, error);
   if (error) return Fail(folder.string() + ": " + error.message());
 
@@ -155,9 +154,9 @@ ExitCode RunAccuracy(const AccuracyOptions& options) {
 
 void AddAccuracyCommand(CLI::App* app, ExitCode* result) {
   auto options = std::make_shared<AccuracyOptions>();
-  CLI::App* command = app->add_subcommand(
-      "accuracy",
-      "Compares float32 errors of this library and of PyTorch over the suite (Python with PyTorch)");
+  CLI::App* command = app->add_subcommand("accuracy",
+                                          "Compares float32 errors of this library and of PyTorch "
+                                          "over the suite (Python with PyTorch)");
   command->add_option("--suite", options->suite, "Suite file (default: the installed one)");
   command->add_option("--filter", options->filter, "Only cases whose name contains this");
   command->add_option("--folder", options->folder, "Keep inputs and results here");

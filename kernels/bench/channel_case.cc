@@ -19,8 +19,8 @@ class ChannelCase : public DeviceCase {
     shape_.batch = bench_case.shape[0];
     shape_.channels = bench_case.shape[1];
     shape_.spatial = ElementCount(bench_case) / (shape_.batch * shape_.channels);
-    shape_.layout = bench_case.layout == BenchLayout::kNhwc ? BatchNormLayout::kNhwc
-                                                            : BatchNormLayout::kNchw;
+    shape_.layout =
+        bench_case.layout == BenchLayout::kNhwc ? BatchNormLayout::kNhwc : BatchNormLayout::kNchw;
   }
 
   Status Prepare(WrittenStatistics statistics) {
@@ -51,8 +51,8 @@ class ChannelCase : public DeviceCase {
     if (backward()) {
       NORM_RETURN_IF_ERROR(OnChannels(norm_device::ChannelGradientSums(), params.value()));
     }
-    NORM_RETURN_IF_ERROR(EnqueueReference(norm_device::CheckChannelElements(), 4096, 1,
-                                          params.value(), stream_));
+    NORM_RETURN_IF_ERROR(
+        EnqueueReference(norm_device::CheckChannelElements(), 4096, 1, params.value(), stream_));
     NORM_RETURN_IF_ERROR(PerChannel(norm_device::CheckChannels(), params.value()));
     return checks.value().Read();
   }

@@ -88,8 +88,8 @@ Result<ColdTimer> ColdTimer::Create(int device, int samples) {
   NORM_RETURN_IF_ERROR(flushed.status());
   Result<cuda::DeviceBuffer> sink = cuda::DeviceBuffer::Allocate(sizeof(uint32_t), device);
   NORM_RETURN_IF_ERROR(sink.status());
-  NORM_RETURN_IF_ERROR(cuda::FillAsync(flushed.value().data(), std::byte{1}, kFlushBytes,
-                                       stream.value().view()));
+  NORM_RETURN_IF_ERROR(
+      cuda::FillAsync(flushed.value().data(), std::byte{1}, kFlushBytes, stream.value().view()));
   return ColdTimer(std::move(stream).value(), std::move(begin).value(), std::move(end).value(),
                    std::move(flushed).value(), std::move(sink).value(), samples,
                    info.value().sm_count * 8);

@@ -33,8 +33,7 @@ void AddScriptCommands(CLI::App* app, ExitCode* result) {
     bool asks_for_cases;  // it calls this binary back
   };
   constexpr ScriptCommand kCommands[] = {
-      {"plot", "normbench_plot.py", "Draws result files as SVG (Python with matplotlib)",
-       false},
+      {"plot", "normbench_plot.py", "Draws result files as SVG (Python with matplotlib)", false},
       {"peers", "normbench_peers.py",
        "Times other libraries on the same cases (Python with PyTorch)", true},
   };

@@ -32,9 +32,8 @@ Result<std::unique_ptr<DeviceCase>> DeviceCase::Prepare(const BenchCase& bench_c
                                                         const cuda::Stream& stream,
                                                         WrittenStatistics statistics) {
   arena.BeginCase();
-  return bench_case.op == Op::kBatchNorm
-             ? PrepareChannelCase(bench_case, arena, stream, statistics)
-             : PrepareRowCase(bench_case, arena, stream, statistics);
+  return bench_case.op == Op::kBatchNorm ? PrepareChannelCase(bench_case, arena, stream, statistics)
+                                         : PrepareRowCase(bench_case, arena, stream, statistics);
 }
 
 Result<norm_device::AnyTensor> DeviceCase::Take(const char* name, DType dtype, int64_t count,
@@ -47,8 +46,8 @@ Result<norm_device::AnyTensor> DeviceCase::Take(const char* name, DType dtype, i
     config.blocks_x = kFillBlocks;
     config.threads_x = 256;
     const norm_device::FillParams params = {tensor, count, draw.seed, draw.scale, draw.offset};
-    NORM_RETURN_IF_ERROR(internal::Launch(norm_device::FillKernel(), config, params,
-                                          stream_.view().handle()));
+    NORM_RETURN_IF_ERROR(
+        internal::Launch(norm_device::FillKernel(), config, params, stream_.view().handle()));
   }
   return tensor;
 }

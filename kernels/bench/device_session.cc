@@ -22,8 +22,8 @@ Result<DeviceSession> DeviceSession::Open(const MeasureOptions& options) {
   const Result<int> count = cuda::DeviceCount();
   NORM_RETURN_IF_ERROR(count.status());
   if (options.device < 0 || options.device >= count.value()) {
-    return Status(StatusCode::kInvalidArgument, "device " + std::to_string(options.device) + " of " +
-                                                    std::to_string(count.value()) +
+    return Status(StatusCode::kInvalidArgument, "device " + std::to_string(options.device) +
+                                                    " of " + std::to_string(count.value()) +
                                                     " CUDA devices");
   }
   NORM_RETURN_IF_ERROR(cuda::CheckDeviceImage(options.device));
@@ -31,8 +31,8 @@ Result<DeviceSession> DeviceSession::Open(const MeasureOptions& options) {
   NORM_RETURN_IF_ERROR(info.status());
   Result<ColdTimer> timer = ColdTimer::Create(options.device, options.samples);
   NORM_RETURN_IF_ERROR(timer.status());
-  DeviceSession session = {std::move(info).value(), std::move(timer).value(),
-                           TensorArena(options.device), {}, 0.0, 0.0};
+  DeviceSession session = {
+      std::move(info).value(), std::move(timer).value(), TensorArena(options.device), {}, 0.0, 0.0};
   NORM_RETURN_IF_CUDA_ERROR(cudaSetDevice(options.device));
 
   NORM_RETURN_IF_ERROR(session.timer.WarmUp());
@@ -50,8 +50,9 @@ Result<DeviceSession> DeviceSession::Open(const MeasureOptions& options) {
   const cuda::DeviceInfo& device = session.info;
   session.ceilings.copy_gbs = copy.value();
   session.ceilings.launch_us = launch.value();
-  session.ceilings.f32_tflops = F32PeakTflops(
-      device.sm_count, F32LanesPerSm(device.compute_major, device.compute_minor), session.clock_ghz);
+  session.ceilings.f32_tflops =
+      F32PeakTflops(device.sm_count, F32LanesPerSm(device.compute_major, device.compute_minor),
+                    session.clock_ghz);
   std::printf(
       "%s (sm_%d%d, %d SMs, L2 %lld MiB): copy %.0f GB/s, memory peak %.0f GB/s, empty kernel %.2f "
       "us; median of %d, cold cache\n",

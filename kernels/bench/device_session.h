@@ -16,9 +16,9 @@ struct DeviceSession {
   cuda::DeviceInfo info;
   ColdTimer timer;
   TensorArena arena;
-  DeviceCeilings ceilings;     // measured, but for f32_tflops
-  double peak_gbs = 0.0;       // of the memory, from its clock and bus width; 0 when not known
-  double clock_ghz = 0.0;      // of the multiprocessors, the highest
+  DeviceCeilings ceilings;  // measured, but for f32_tflops
+  double peak_gbs = 0.0;    // of the memory, from its clock and bus width; 0 when not known
+  double clock_ghz = 0.0;   // of the multiprocessors, the highest
 
   /// Refuses a device for which this build has no machine code ("built for sm_..., this device is
   /// sm_..."). Prints one line about the device.

@@ -24,8 +24,8 @@ Result<KernelFacts> FactsOf(const cudaKernelNodeParams& node) {
   int device = 0;
   int threads_per_sm = 0;
   NORM_RETURN_IF_CUDA_ERROR(cudaGetDevice(&device));
-  NORM_RETURN_IF_CUDA_ERROR(cudaDeviceGetAttribute(
-      &threads_per_sm, cudaDevAttrMaxThreadsPerMultiProcessor, device));
+  NORM_RETURN_IF_CUDA_ERROR(
+      cudaDeviceGetAttribute(&threads_per_sm, cudaDevAttrMaxThreadsPerMultiProcessor, device));
   facts.occupancy = static_cast<double>(resident) * facts.threads / threads_per_sm;
   return facts;
 }
@@ -80,7 +80,8 @@ std::string JoinSharedBytes(const std::vector<KernelFacts>& kernels) {
   return Join(kernels, [](const KernelFacts& kernel) { return kernel.shared_bytes; });
 }
 std::string JoinOccupancy(const std::vector<KernelFacts>& kernels) {
-  return Join(kernels, [](const KernelFacts& kernel) { return std::lround(kernel.occupancy * 100); });
+  return Join(kernels,
+              [](const KernelFacts& kernel) { return std::lround(kernel.occupancy * 100); });
 }
 
 }  // namespace norm::bench

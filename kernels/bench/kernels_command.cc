@@ -12,9 +12,11 @@
 #include "bench/device_session.h"
 #include "bench/installation.h"
 #include "bench/report.h"
+#include "bench/restart.h"
 #include "bench/suite.h"
 #include "bench/traffic.h"
 #include "norm/cuda/copy.h"
+#include "norm/cuda/cuda_status.h"
 
 namespace norm::bench {
 namespace {
@@ -26,6 +28,10 @@ struct KernelsOptions {
   std::string suite;
   CaseFilter filter;
   bool list = false;
+  int case_seconds = 60;
+  // Of a process that goes on where another one ended.
+  size_t first = 0;
+  int failed_before = 0;
 };
 
 /// Times and, of a graph case, what one empty kernel costs there.
@@ -94,9 +100,31 @@ struct Outcome {
   int wrong = 0;
   int skipped = 0;
   int below_bar = 0;
+  int failed = 0;
 };
 
-/// Not OK only for what ends the whole run.
+/// The command line that goes on behind case `done`, which failed.
+std::vector<std::string> ArgumentsBehind(const KernelsOptions& options, size_t done,
+                                         const Outcome& outcome) {
+  std::vector<std::string> arguments = {"kernels"};
+  const auto add = [&](const char* option, const std::string& value) {
+    if (!value.empty()) arguments.insert(arguments.end(), {option, value});
+  };
+  add("--suite", options.suite);
+  for (const std::string& part : options.filter.parts) add("--filter", part);
+  for (const std::string& dtype : options.filter.dtypes) add("--dtype", dtype);
+  add("--json", options.measure.json);
+  add("--samples", std::to_string(options.measure.samples));
+  add("--device", std::to_string(options.measure.device));
+  add("--commit", options.measure.commit);
+  add("--source-hash", options.measure.source_hash);
+  add("--case-seconds", std::to_string(options.case_seconds));
+  add("--first", std::to_string(done + 1));
+  add("--failed-before", std::to_string(outcome.failed + outcome.wrong + 1));
+  return arguments;
+}
+
+/// Not OK when the library or the device failed.
 Status RunCase(DeviceSession& session, const BenchCase& bench_case, Report& report,
                Outcome& outcome) {
   Result<std::unique_ptr<DeviceCase>> prepared =
@@ -123,8 +151,7 @@ Status RunCase(DeviceSession& session, const BenchCase& bench_case, Report& repo
   NORM_RETURN_IF_ERROR(measured.status());
   ResultRow row = DescribeCase(bench_case, "normd");
   row.us = measured.value().us;
-  row.share_of_copy =
-      static_cast<double>(row.bytes) / (row.us * 1e3 * session.ceilings.copy_gbs);
+  row.share_of_copy = static_cast<double>(row.bytes) / (row.us * 1e3 * session.ceilings.copy_gbs);
   row.share_of_same_size_copy = measured.value().copy_us / row.us;
   Merge(report, row);
   if (bench_case.variant == Variant::kGraph) {
@@ -168,18 +195,28 @@ ExitCode RunKernels(const KernelsOptions& options) {
     report.rows = std::move(before.value().rows);
   }
   Outcome outcome;
-  PrintHeader();
-  for (const BenchCase& bench_case : cases) {
-    const Status status = RunCase(session.value(), bench_case, report, outcome);
-    if (!status.ok()) return Fail(CaseName(bench_case) + ": " + status.message());
+  outcome.failed = options.failed_before;
+  if (options.first == 0) PrintHeader();
+  for (size_t i = options.first; i < cases.size(); ++i) {
+    const std::vector<std::string> rest = ArgumentsBehind(options, i, outcome);
+    Status status;
+    {
+      const CaseDeadline deadline(rest, options.case_seconds);
+      status = RunCase(session.value(), cases[i], report, outcome);
+    }
+    if (!status.ok()) {
+      std::printf("%-46s FAILED: %s\n", CaseName(cases[i]).c_str(), status.message().c_str());
+      if (cuda::IsSticky(status)) Restart(rest);
+      ++outcome.failed;
+    }
     std::fflush(stdout);
     if (json.empty()) continue;
     const Status written = WriteFileWhole(json, ToJson(report));
     if (!written.ok()) return Fail(written.message());
   }
-  std::printf("%d cases measured, %d below their bar, %d skipped, %d wrong\n", outcome.measured,
-              outcome.below_bar, outcome.skipped, outcome.wrong);
-  return outcome.wrong == 0 ? kSuccess : kFailure;
+  std::printf("%d cases measured, %d below their bar, %d skipped, %d wrong, %d failed\n",
+              outcome.measured, outcome.below_bar, outcome.skipped, outcome.wrong, outcome.failed);
+  return outcome.wrong + outcome.failed == 0 ? kSuccess : kFailure;
 }
 
 }  // namespace
@@ -193,6 +230,10 @@ void AddKernelsCommand(CLI::App* app, ExitCode* result) {
                       "Only cases whose name contains this; given again: all of them");
   command->add_option("--dtype", options->filter.dtypes, "Only this element type; may be repeated");
   command->add_flag("--list", options->list, "Print the cases as JSON and measure nothing");
+  command->add_option("--case-seconds", options->case_seconds, "What one case may take")
+      ->check(CLI::PositiveNumber);
+  command->add_option("--first", options->first, "Leave out this many cases at the front");
+  command->add_option("--failed-before", options->failed_before)->group("");
   AddMeasureOptions(command, &options->measure);
   command->callback([options, result] { *result = RunKernels(*options); });
 }

@@ -8,7 +8,9 @@ struct LibraryCalls {
   Workspace workspace;
   StreamHandle stream;
 
-  Status operator()(const RmsNormForwardArgs& a) const { return RmsNormForward(a, workspace, stream); }
+  Status operator()(const RmsNormForwardArgs& a) const {
+    return RmsNormForward(a, workspace, stream);
+  }
   Status operator()(const RmsNormBackwardArgs& a) const {
     return RmsNormBackward(a, workspace, stream);
   }
@@ -29,11 +31,15 @@ struct LibraryCalls {
 struct LibraryWorkspaces {
   size_t operator()(const RmsNormForwardArgs& a) const { return RmsNormForwardWorkspaceBytes(a); }
   size_t operator()(const RmsNormBackwardArgs& a) const { return RmsNormBackwardWorkspaceBytes(a); }
-  size_t operator()(const LayerNormForwardArgs& a) const { return LayerNormForwardWorkspaceBytes(a); }
+  size_t operator()(const LayerNormForwardArgs& a) const {
+    return LayerNormForwardWorkspaceBytes(a);
+  }
   size_t operator()(const LayerNormBackwardArgs& a) const {
     return LayerNormBackwardWorkspaceBytes(a);
   }
-  size_t operator()(const BatchNormForwardArgs& a) const { return BatchNormForwardWorkspaceBytes(a); }
+  size_t operator()(const BatchNormForwardArgs& a) const {
+    return BatchNormForwardWorkspaceBytes(a);
+  }
   size_t operator()(const BatchNormBackwardArgs& a) const {
     return BatchNormBackwardWorkspaceBytes(a);
   }

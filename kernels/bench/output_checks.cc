@@ -36,9 +36,9 @@ Result<Verdict> OutputChecks::Read() const {
     verdict.worst = worst > verdict.worst ? worst : verdict.worst;
     if (check.wrong == 0) continue;
     char text[128];
-    std::snprintf(text, sizeof(text), "%s%llu of %llu values of %s wrong, worst %.3g times the tolerance",
-                  verdict.message.empty() ? "" : "; ", check.wrong, check.values, kNames[output],
-                  worst);
+    std::snprintf(
+        text, sizeof(text), "%s%llu of %llu values of %s wrong, worst %.3g times the tolerance",
+        verdict.message.empty() ? "" : "; ", check.wrong, check.values, kNames[output], worst);
     verdict.message += text;
   }
   if (values == 0) verdict.message = "nothing was checked";

@@ -111,8 +111,8 @@ __global__ void CheckElements(const __grid_constant__ Params p) {
   if (GlobalThread() == 0) CountValues(p.checks, backward ? kCheckedDx : kCheckedY, count);
 }
 
-__device__ void CheckValue(const Params& p, const AnyTensor& tensor, Checked output, int64_t channel,
-                           double want, double scale, double relative) {
+__device__ void CheckValue(const Params& p, const AnyTensor& tensor, Checked output,
+                           int64_t channel, double want, double scale, double relative) {
   if (tensor.data == nullptr) return;
   if (channel == 0) CountValues(p.checks, output, p.channels);
   Judge(p.checks, output, LoadAny(tensor, channel), want,

@@ -32,7 +32,8 @@ __device__ inline void Judge(OutputCheck* checks, Checked output, double got, do
     atomicAdd(&checks[output].wrong, 1ull);
   }
   const double ratio = isnan(error) ? __longlong_as_double(0x7ff0000000000000ll) : error / allowed;
-  atomicMax(&checks[output].worst_bits, static_cast<unsigned long long>(__double_as_longlong(ratio)));
+  atomicMax(&checks[output].worst_bits,
+            static_cast<unsigned long long>(__double_as_longlong(ratio)));
 }
 
 __device__ inline void CountValues(OutputCheck* checks, Checked output, int64_t values) {

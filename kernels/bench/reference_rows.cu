@@ -51,8 +51,8 @@ __global__ void CheckForward(const __grid_constant__ Params p) {
       const double product = (s - mean) * rstd * Weight(p, h);
       const double bias = LoadOr(p.bias, h, 0.0);
       const double want = product + bias;
-      const double scale = p.y.element == Element::kF32 ? 5.0 * fmax(1.0, fabs(want))
-                                                        : fabs(product) + fabs(bias);
+      const double scale =
+          p.y.element == Element::kF32 ? 5.0 * fmax(1.0, fabs(want)) : fabs(product) + fabs(bias);
       Judge(p.checks, kCheckedY, LoadAny(p.y, begin + h), want,
             Allowed(p.y.element, want, scale, 1e-6));
       if (p.residual_sum.data != nullptr) {

@@ -47,8 +47,8 @@ class RowCase : public DeviceCase {
       NORM_RETURN_IF_ERROR(EnqueueReference(norm_device::RowColumnSums(), columns,
                                             std::clamp<int64_t>(4096 / columns, 1, rows()),
                                             params.value(), stream_));
-      NORM_RETURN_IF_ERROR(EnqueueReference(norm_device::CheckRowColumns(), columns, 1,
-                                            params.value(), stream_));
+      NORM_RETURN_IF_ERROR(
+          EnqueueReference(norm_device::CheckRowColumns(), columns, 1, params.value(), stream_));
     } else {
       NORM_RETURN_IF_ERROR(OnRows(norm_device::CheckRowForward(), params.value()));
     }
@@ -105,8 +105,8 @@ class RowCase : public DeviceCase {
     NORM_RETURN_IF_ERROR(PrepareInputs());
     NORM_RETURN_IF_ERROR(Assign(tensors_.dy, Take("dy", case_.dtype, elements(), {5, 1.0, 0.125})));
     if (residual()) {
-      NORM_RETURN_IF_ERROR(Assign(tensors_.dresidual_sum,
-                                  Take("residual", case_.dtype, elements(), {6, 1.0, 0.0})));
+      NORM_RETURN_IF_ERROR(
+          Assign(tensors_.dresidual_sum, Take("residual", case_.dtype, elements(), {6, 1.0, 0.0})));
     }
     if (centered()) {
       NORM_RETURN_IF_ERROR(

@@ -33,17 +33,16 @@ std::optional<std::vector<int64_t>> ParseShape(const std::string& text) {
 template <typename Value>
 using Spellings = std::vector<std::pair<std::string, Value>>;
 
-const Spellings<Op> kOps = {{"rms_norm", Op::kRmsNorm},
-                            {"layer_norm", Op::kLayerNorm},
-                            {"batch_norm", Op::kBatchNorm}};
+const Spellings<Op> kOps = {
+    {"rms_norm", Op::kRmsNorm}, {"layer_norm", Op::kLayerNorm}, {"batch_norm", Op::kBatchNorm}};
 const Spellings<BenchDirection> kDirections = {{"forward", BenchDirection::kForward},
                                                {"backward", BenchDirection::kBackward},
                                                {"inference", BenchDirection::kInference}};
 const Spellings<DType> kDTypes = {
     {"f32", DType::kF32}, {"f16", DType::kF16}, {"bf16", DType::kBF16}, {"f64", DType::kF64}};
-const Spellings<Variant> kVariants = {{"plain", Variant::kPlain},     {"residual", Variant::kResidual},
-                                      {"fp8", Variant::kFp8},         {"fp8_row", Variant::kFp8Row},
-                                      {"int8", Variant::kInt8},       {"graph", Variant::kGraph}};
+const Spellings<Variant> kVariants = {{"plain", Variant::kPlain}, {"residual", Variant::kResidual},
+                                      {"fp8", Variant::kFp8},     {"fp8_row", Variant::kFp8Row},
+                                      {"int8", Variant::kInt8},   {"graph", Variant::kGraph}};
 const Spellings<BenchLayout> kLayouts = {
     {"nchw", BenchLayout::kNchw}, {"nhwc", BenchLayout::kNhwc}, {"nc", BenchLayout::kNc}};
 
@@ -156,7 +155,8 @@ const char* DirectionText(BenchDirection direction) {
 }
 
 const char* LayoutText(BenchLayout layout) {
-  return layout == BenchLayout::kRows ? "" : kLayouts[static_cast<size_t>(layout) - 1].first.c_str();
+  return layout == BenchLayout::kRows ? ""
+                                      : kLayouts[static_cast<size_t>(layout) - 1].first.c_str();
 }
 
 const char* VariantText(Variant variant) {
@@ -179,8 +179,10 @@ std::string CaseName(const BenchCase& bench_case) {
   if (bench_case.weight_dtype != bench_case.dtype) {
     name += std::string("/weight_") + DTypeName(bench_case.weight_dtype);
   }
-  if (bench_case.layout != BenchLayout::kRows) name += std::string("/") + LayoutText(bench_case.layout);
-  if (bench_case.variant != Variant::kPlain) name += std::string("/") + VariantText(bench_case.variant);
+  if (bench_case.layout != BenchLayout::kRows)
+    name += std::string("/") + LayoutText(bench_case.layout);
+  if (bench_case.variant != Variant::kPlain)
+    name += std::string("/") + VariantText(bench_case.variant);
   return name;
 }
 
@@ -203,7 +205,8 @@ Result<std::vector<BenchCase>> ParseSuite(const std::string& text, const std::st
                     name + ":" + std::to_string(number) + ": " + fault);
     };
     const bool rows = kind == "rows";
-    if (!rows && kind != "channels") return refuse("expected 'rows' or 'channels', got '" + kind + "'");
+    if (!rows && kind != "channels")
+      return refuse("expected 'rows' or 'channels', got '" + kind + "'");
     SuiteLine line;
     std::string word;
     const auto shape = words >> word ? ParseShape(word) : std::nullopt;

@@ -33,7 +33,8 @@ struct BenchCase {
   BenchDirection direction = BenchDirection::kForward;
   DType dtype = DType::kF32;
   DType weight_dtype = DType::kF32;
-  std::vector<int64_t> shape;  // [rows, hidden_size], or as the layout says with C second (nchw, nc)
+  std::vector<int64_t>
+      shape;  // [rows, hidden_size], or as the layout says with C second (nchw, nc)
   BenchLayout layout = BenchLayout::kRows;
   Variant variant = Variant::kPlain;
 

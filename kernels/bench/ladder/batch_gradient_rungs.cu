@@ -81,8 +81,7 @@ __device__ void Apply(const Params& p, int64_t channel, int64_t first, int64_t l
                                               gradient(dy.z, x.z), gradient(dy.w, x.w)};
     });
   } else {
-    ForShare(p, channel, first, last, 1,
-             [&](int64_t i) { p.dx[i] = gradient(p.dy[i], p.x[i]); });
+    ForShare(p, channel, first, last, 1, [&](int64_t i) { p.dx[i] = gradient(p.dy[i], p.x[i]); });
   }
 }
 
@@ -128,8 +127,7 @@ __global__ void __launch_bounds__(256, 4) Phases(const __grid_constant__ Params 
   };
   for (int64_t piece = blockIdx.x; piece < pieces; piece += gridDim.x) {
     const int64_t first = piece % p.chunks * p.images_per_chunk;
-    const Sums sums =
-        BlockSums(ShareSums(p, piece / p.chunks, first, chunk_end(first)), slots);
+    const Sums sums = BlockSums(ShareSums(p, piece / p.chunks, first, chunk_end(first)), slots);
     if (threadIdx.x == 0) {
       p.scratch[2 * piece] = sums.dbias;
       p.scratch[2 * piece + 1] = sums.dweight;

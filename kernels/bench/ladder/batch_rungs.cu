@@ -9,7 +9,8 @@ namespace {
 
 using Params = ChannelRungParams;
 
-__device__ const float* Plane(const Params& p, const float* tensor, int64_t image, int64_t channel) {
+__device__ const float* Plane(const Params& p, const float* tensor, int64_t image,
+                              int64_t channel) {
   return tensor + (image * p.channels + channel) * p.spatial;
 }
 __device__ float* Plane(const Params& p, float* tensor, int64_t image, int64_t channel) {

@@ -107,11 +107,11 @@ void AddRmsRungs(std::vector<Rung>& rungs) {
                           Op::kRmsNorm, [](const RowRungParams& p) -> std::vector<Step> {
                             return {{norm_device::RmsWarpPerRow(), Grid(Ceil(p.rows, 8), 256)}};
                           }));
-  rungs.push_back(RowRung("R2", "block per row", "256 threads a row; shared-memory tree",
-                          Op::kRmsNorm, [](const RowRungParams& p) -> std::vector<Step> {
-                            return {{norm_device::RmsBlockPerRow(),
-                                     Grid(p.rows, norm_device::kTreeThreads)}};
-                          }));
+  rungs.push_back(
+      RowRung("R2", "block per row", "256 threads a row; shared-memory tree", Op::kRmsNorm,
+              [](const RowRungParams& p) -> std::vector<Step> {
+                return {{norm_device::RmsBlockPerRow(), Grid(p.rows, norm_device::kTreeThreads)}};
+              }));
 }
 
 void AddLayerRungs(std::vector<Rung>& rungs) {
@@ -120,11 +120,11 @@ void AddLayerRungs(std::vector<Rung>& rungs) {
                           [](const RowRungParams& p) -> std::vector<Step> {
                             return {{norm_device::LayerThreadPerRow(), Grid(p.rows, 1)}};
                           }));
-  rungs.push_back(RowRung("L2", "shared memory", "256 threads a row; tree of 8 barriers",
-                          Op::kLayerNorm, [](const RowRungParams& p) -> std::vector<Step> {
-                            return {{norm_device::LayerSharedTree(),
-                                     Grid(p.rows, norm_device::kTreeThreads)}};
-                          }));
+  rungs.push_back(
+      RowRung("L2", "shared memory", "256 threads a row; tree of 8 barriers", Op::kLayerNorm,
+              [](const RowRungParams& p) -> std::vector<Step> {
+                return {{norm_device::LayerSharedTree(), Grid(p.rows, norm_device::kTreeThreads)}};
+              }));
   rungs.push_back(RowRung("L3", "warp shuffle", "shuffles in a warp, one slot a warp, one barrier",
                           Op::kLayerNorm, [](const RowRungParams& p) -> std::vector<Step> {
                             return {{norm_device::LayerWarpShuffle(), Grid(p.rows, 256)}};
@@ -133,9 +133,9 @@ void AddLayerRungs(std::vector<Rung>& rungs) {
                           [](const RowRungParams& p) -> std::vector<Step> {
                             return {{norm_device::LayerVector(), Grid(p.rows, 256)}};
                           }));
-  rungs.push_back(RowRung("L5", "register cache", "x is loaded once; the second pass reads registers",
-                          Op::kLayerNorm,
-                          [](const RowRungParams& p) -> std::vector<Step> { return {RegisterStep(p)}; }));
+  rungs.push_back(RowRung(
+      "L5", "register cache", "x is loaded once; the second pass reads registers", Op::kLayerNorm,
+      [](const RowRungParams& p) -> std::vector<Step> { return {RegisterStep(p)}; }));
   rungs.back().supports = FitsRegisters;
 
   Rung separate = RowRung("L5", "add, then L5", "the residual added by a kernel of its own",
@@ -214,8 +214,7 @@ Rung ChannelRung(std::string name, std::string changed, BenchDirection direction
   rung.op = Op::kBatchNorm;
   rung.direction = direction;
   rung.supports = [](const BenchCase& bench_case) {
-    return bench_case.layout != BenchLayout::kNhwc &&
-           bench_case.shape[1] <= internal::kMaxBlocksY;
+    return bench_case.layout != BenchLayout::kNhwc && bench_case.shape[1] <= internal::kMaxBlocksY;
   };
   rung.work = [steps](const DeviceCase& device_case, TensorArena& arena) -> Result<Enqueue> {
     const Result<internal::DeviceTraits> traits = internal::CurrentDeviceTraits();

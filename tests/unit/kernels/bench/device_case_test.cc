@@ -109,8 +109,7 @@ TEST_F(DeviceCaseTest, OutputsThatAreNotWrittenAreWrong) {
 }
 
 TEST_F(DeviceCaseTest, KernelFactsComeFromTheLaunchItself) {
-  const Result<std::vector<KernelFacts>> kernels =
-      KernelsOf(EnqueueEmptyKernel, stream_->view());
+  const Result<std::vector<KernelFacts>> kernels = KernelsOf(EnqueueEmptyKernel, stream_->view());
   ASSERT_TRUE(kernels.ok()) << kernels.status().message();
   ASSERT_EQ(kernels.value().size(), 1u);
   EXPECT_EQ(kernels.value()[0].blocks, 1);

@@ -198,8 +198,9 @@ TEST_F(LadderTest, LayerNormRungsKeepPrecisionFarFromZero) {
 }
 
 TEST_F(LadderTest, EveryBatchRungMatchesTheOracle) {
-  const std::vector<std::vector<int64_t>> shapes = {
-      {2, 3, 5, 7}, {1, 2, 4}, {17, 5, 8, 8}, {3, 33, 49}, {64, 2, 28, 28}, {300, 65}, {4, 1, 1000}};
+  const std::vector<std::vector<int64_t>> shapes = {{2, 3, 5, 7}, {1, 2, 4},       {17, 5, 8, 8},
+                                                    {3, 33, 49},  {64, 2, 28, 28}, {300, 65},
+                                                    {4, 1, 1000}};
   int rungs_run = 0;
   for (const Rung& rung : AllRungs()) {
     if (rung.op != Op::kBatchNorm) continue;
@@ -230,7 +231,8 @@ TEST(LadderListTest, HasEveryRungOfTheWriteUpsOnItsShapes) {
     }
     EXPECT_TRUE(fits_a_shape) << rung.id << " " << rung.name;
   }
-  EXPECT_EQ(ids, (std::set<std::string>{"B6", "L1", "L2", "L3", "L4", "L5", "L6", "R0", "R1", "R2"}));
+  EXPECT_EQ(ids,
+            (std::set<std::string>{"B6", "L1", "L2", "L3", "L4", "L5", "L6", "R0", "R1", "R2"}));
 }
 
 }  // namespace

@@ -27,8 +27,9 @@ BenchCase Channels(BenchDirection direction) {
 
 TEST(TrafficTest, CountsEachTensorOfARowOpOnce) {
   // x, weight in; y, rstd out.
-  EXPECT_EQ(TrafficOf(Rows(Op::kRmsNorm, BenchDirection::kForward, DType::kF32, 10, 100)).total_bytes(),
-            4 * (1000 + 100 + 1000 + 10));
+  EXPECT_EQ(
+      TrafficOf(Rows(Op::kRmsNorm, BenchDirection::kForward, DType::kF32, 10, 100)).total_bytes(),
+      4 * (1000 + 100 + 1000 + 10));
   // x, weight, bias in; y, mean, rstd out: statistics are f32.
   const Traffic forward =
       TrafficOf(Rows(Op::kLayerNorm, BenchDirection::kForward, DType::kBF16, 10, 100));
@@ -62,7 +63,8 @@ TEST(TrafficTest, CountsEachTensorOfBatchNormOnce) {
 }
 
 TEST(TrafficTest, TheFloorIsALaunchAndTheLargerOfBytesAndArithmetic) {
-  const BenchCase bench_case = Rows(Op::kRmsNorm, BenchDirection::kForward, DType::kF32, 1000, 1000);
+  const BenchCase bench_case =
+      Rows(Op::kRmsNorm, BenchDirection::kForward, DType::kF32, 1000, 1000);
   const double bytes = 4.0 * (1e6 + 1000 + 1e6 + 1000);
   DeviceCeilings ceilings;
   ceilings.copy_gbs = 1000.0;
