@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes the tables of README.md that come from result files. Usage: readme_tables.py [--check] [ROOT]
 
-Between `<!-- results: NAME -->` and `<!-- end of results -->` stands the table NAME: summary, rows, channels, ladder, graph.
+Between `<!-- results: NAME -->` and `<!-- end of results -->` stands the table NAME: summary, plots, rows, channels, ladder, graph.
 --check writes nothing and fails where README.md differs.
 """
 
@@ -107,10 +107,24 @@ def ladder(report):
                   "what it changes"], lines)
 
 
-def render(name, results):
+PICTURES = (("rms_norm_backward_bf16", "RMSNorm backward, bf16"), ("layer_norm_forward_bf16", "LayerNorm forward, bf16"),
+            ("batch_norm_forward_f32", "BatchNorm training forward, f32"), ("sweep_layer_norm", "LayerNorm over sizes"),
+            ("ladder", "the ladder"), ("roofline", "the roofline"))
+
+
+def plots(results, root):
+    """The pictures that are there."""
+    present = [(results / "plots" / f"{name}.svg", title) for name, title in PICTURES]
+    lines = [f"![{title}]({path.relative_to(root).as_posix()})" for path, title in present if path.exists()]
+    return "\n\n".join(lines) + "\n" if lines else "Not measured yet.\n"
+
+
+def render(name, results, root):
     rows, rungs = results / "h200.json", results / "h200_ladder.json"
     if name == "ladder":
         return ladder(bench_results.read(rungs)) if rungs.exists() else "Not measured yet.\n"
+    if name == "plots":
+        return plots(results, root)
     if not rows.exists():
         return "Not measured yet.\n"
     report = bench_results.read(rows)
@@ -135,7 +149,7 @@ def main(arguments):
         if not path.exists():
             continue
         text = path.read_text()
-        fresh = REGION.sub(lambda region: region.group(1) + render(region.group(2), results) + region.group(3), text)
+        fresh = REGION.sub(lambda region: region.group(1) + render(region.group(2), results, root) + region.group(3), text)
         if fresh == text:
             continue
         differing += 1
