@@ -56,6 +56,26 @@ Status CheckOutputFormat(const RowNormForwardArgs& args) {
 
 }  // namespace
 
+Status CheckSegment(const RowNormForwardArgs& first, const RowNormForwardArgs& other,
+                    size_t index) {
+  const Status status = Validate(other);
+  if (!status.ok()) return InvalidArgument("segment %zu: %s", index, status.message().c_str());
+  if (other.hidden_size != first.hidden_size) {
+    return InvalidArgument("segment %zu: hidden_size %lld differs from %lld of segment 0", index,
+                           static_cast<long long>(other.hidden_size),
+                           static_cast<long long>(first.hidden_size));
+  }
+  if (other.dtype != first.dtype) {
+    return InvalidArgument("segment %zu: dtype %s differs from %s of segment 0", index,
+                           DTypeName(other.dtype), DTypeName(first.dtype));
+  }
+  if (other.weight_dtype != first.weight_dtype) {
+    return InvalidArgument("segment %zu: weight_dtype %s differs from %s of segment 0", index,
+                           DTypeName(other.weight_dtype), DTypeName(first.weight_dtype));
+  }
+  return Status();
+}
+
 RowNormForwardArgs ToRowNorm(const RmsNormForwardArgs& args) {
   RowNormForwardArgs row;
   row.kind = RowNormKind::kRms;

@@ -2,6 +2,10 @@
 // translate to.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
 #include "norm/kernels/layer_norm.h"
 #include "norm/kernels/rms_norm.h"
 
@@ -61,5 +65,17 @@ RowNormBackwardArgs ToRowNorm(const LayerNormBackwardArgs& args);
 /// Every check of the four public Validate functions of the row ops.
 Status Validate(const RowNormForwardArgs& args);
 Status Validate(const RowNormBackwardArgs& args);
+
+/// Whether `other` can share a launch with `first`: named by `index`, its place among the segments.
+Status CheckSegment(const RowNormForwardArgs& first, const RowNormForwardArgs& other, size_t index);
+
+/// Every check of the ValidateSegments functions of the row ops.
+template <typename Args>
+Status ValidateForwardSegments(std::span<const Args> segments) {
+  for (size_t i = 0; i < segments.size(); ++i) {
+    NORM_RETURN_IF_ERROR(CheckSegment(ToRowNorm(segments[0]), ToRowNorm(segments[i]), i));
+  }
+  return Status();
+}
 
 }  // namespace norm::internal

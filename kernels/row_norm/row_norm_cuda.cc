@@ -1,5 +1,7 @@
 #include "row_norm/row_norm_cuda.h"
 
+#include <algorithm>
+
 #include "dispatch/dtype_dispatch.h"
 #include "dispatch/launch.h"
 #include "row_norm/row_norm_device.h"
@@ -8,15 +10,29 @@
 #include "validation/argument_checks.h"
 
 namespace norm::internal {
+namespace {
 
-Status RowNormForwardCuda(const RowNormForwardArgs& args, Workspace workspace,
-                          StreamHandle stream) {
-  NORM_RETURN_IF_ERROR(Validate(args));
-  if (args.rows == 0) return Status();
-  const Result<DeviceTraits> device = CurrentDeviceTraits();
-  NORM_RETURN_IF_ERROR(device.status());
-  const RowNormPlan plan = PlanRowForward(args.hidden_size, args.dtype, device.value());
-  norm_device::RowForwardParams params = {};
+using norm_device::RowForwardParams;
+using norm_device::RowForwardSegments;
+using norm_device::RowLaunchKind;
+using norm_device::RowOutput;
+
+RowOutput DeviceOutput(OutputFormat format) {
+  switch (format) {
+    case OutputFormat::kSameAsInput:
+      break;
+    case OutputFormat::kF8E4M3:
+      return RowOutput::kF8E4M3;
+    case OutputFormat::kF8E4M3PerRow:
+      return RowOutput::kF8E4M3PerRow;
+    case OutputFormat::kInt8PerRow:
+      return RowOutput::kInt8PerRow;
+  }
+  return RowOutput::kInputType;
+}
+
+RowForwardParams DeviceParams(const RowNormForwardArgs& args) {
+  RowForwardParams params = {};
   params.x = args.x;
   params.residual = args.residual;
   params.weight = args.weight;
@@ -25,18 +41,98 @@ Status RowNormForwardCuda(const RowNormForwardArgs& args, Workspace workspace,
   params.residual_sum = args.residual_sum;
   params.mean = args.mean;
   params.rstd = args.rstd;
+  params.row_scale = static_cast<float*>(args.row_scale);
   params.rows = args.rows;
   params.hidden_size = args.hidden_size;
   params.eps = args.eps;
+  params.inverse_size = 1.0 / static_cast<double>(args.hidden_size);
   params.weight_offset = args.weight_offset;
+  params.inverse_y_scale = 1.0f / args.y_scale;
+  params.output = DeviceOutput(args.output_format);
   params.aligned =
       AllAligned({args.x, args.residual, args.weight, args.bias, args.y, args.residual_sum});
   params.round_normalized = args.rounding == Rounding::kNormalizedFirst;
-  const void* kernel = VisitElementPair(args.dtype, args.weight_dtype, [&](auto pair) {
-    return norm_device::RowForwardKernel<decltype(pair)>(DeviceKind(args.kind), plan.method,
+  return params;
+}
+
+const void* Kernel(const RowNormForwardArgs& args, const RowForwardPlan& plan,
+                   RowLaunchKind launch) {
+  return VisitElementPair(args.dtype, args.weight_dtype, [&](auto pair) {
+    return norm_device::RowForwardKernel<decltype(pair)>(launch, DeviceKind(args.kind), plan.method,
                                                          plan.wide);
   });
-  return Launch(kernel, RowLaunch(plan, args.rows), params, stream);
 }
+
+/// Collects segments, and launches those that it holds.
+class SegmentBatch {
+ public:
+  SegmentBatch(const RowNormForwardArgs& first, const RowForwardPlan& plan, StreamHandle stream)
+      : plan_(plan), kernel_(Kernel(first, plan, RowLaunchKind::kSegments)), stream_(stream) {
+    launch_ = RowForwardLaunch(plan, 1);
+  }
+
+  Status Add(const RowNormForwardArgs& args) {
+    if (args.rows == 0) return Status();
+    if (table_.segments == RowForwardSegments::kMaxSegments) NORM_RETURN_IF_ERROR(Flush());
+    // Blocks loop over more rows than these.
+    constexpr int64_t kMaxSegmentBlocks = kMaxBlocksX / RowForwardSegments::kMaxSegments;
+    const int64_t most = kMaxSegmentBlocks / plan_.cluster_blocks * plan_.cluster_blocks;
+    const int64_t blocks = std::min(RowForwardLaunch(plan_, args.rows).blocks_x, most);
+    table_.params[table_.segments] = DeviceParams(args);
+    table_.first_block[table_.segments + 1] =
+        table_.first_block[table_.segments] + static_cast<int32_t>(blocks);
+    ++table_.segments;
+    return Status();
+  }
+
+  Status Flush() {
+    if (table_.segments == 0) return Status();
+    launch_.blocks_x = table_.first_block[table_.segments];
+    NORM_RETURN_IF_ERROR(Launch(kernel_, launch_, table_, stream_));
+    table_.segments = 0;
+    return Status();
+  }
+
+ private:
+  RowForwardPlan plan_;
+  const void* kernel_;
+  StreamHandle stream_;
+  LaunchConfig launch_;
+  RowForwardSegments table_ = {};
+};
+
+}  // namespace
+
+Status RowNormForwardCuda(const RowNormForwardArgs& args, Workspace workspace,
+                          StreamHandle stream) {
+  NORM_RETURN_IF_ERROR(Validate(args));
+  if (args.rows == 0) return Status();
+  const Result<DeviceTraits> device = CurrentDeviceTraits();
+  NORM_RETURN_IF_ERROR(device.status());
+  const RowForwardPlan plan = PlanRowForward(args.hidden_size, args.dtype, device.value());
+  if (args.output_format != OutputFormat::kSameAsInput) {
+    SegmentBatch batch(args, plan, stream);
+    NORM_RETURN_IF_ERROR(batch.Add(args));
+    return batch.Flush();
+  }
+  return Launch(Kernel(args, plan, RowLaunchKind::kSingle), RowForwardLaunch(plan, args.rows),
+                DeviceParams(args), stream);
+}
+
+template <typename Args>
+Status RowNormForwardSegmentsCuda(std::span<const Args> segments, StreamHandle stream) {
+  NORM_RETURN_IF_ERROR(ValidateForwardSegments(segments));
+  if (segments.empty()) return Status();
+  const Result<DeviceTraits> device = CurrentDeviceTraits();
+  NORM_RETURN_IF_ERROR(device.status());
+  const RowNormForwardArgs first = ToRowNorm(segments[0]);
+  const RowForwardPlan plan = PlanRowForward(first.hidden_size, first.dtype, device.value());
+  SegmentBatch batch(first, plan, stream);
+  for (const Args& segment : segments) NORM_RETURN_IF_ERROR(batch.Add(ToRowNorm(segment)));
+  return batch.Flush();
+}
+
+template Status RowNormForwardSegmentsCuda(std::span<const RmsNormForwardArgs>, StreamHandle);
+template Status RowNormForwardSegmentsCuda(std::span<const LayerNormForwardArgs>, StreamHandle);
 
 }  // namespace norm::internal

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "norm/kernels/dtype.h"
 #include "norm/kernels/op_types.h"
@@ -55,6 +56,9 @@ struct LayerNormBackwardArgs {
 Status Validate(const LayerNormForwardArgs& args);
 Status Validate(const LayerNormBackwardArgs& args);
 
+/// Validate of every segment, and that they can share a launch.
+Status ValidateSegments(std::span<const LayerNormForwardArgs> segments);
+
 /// Normalizes each row to zero mean and unit variance.
 ///
 /// Math:         s = x + residual (rounded to dtype), mean[r] = mean_h(s), rstd[r] = 1 /
@@ -83,6 +87,21 @@ Status Validate(const LayerNormBackwardArgs& args);
 /// Threads:      safe to call concurrently on different streams
 Status LayerNormForward(const LayerNormForwardArgs& args, Workspace workspace, StreamHandle stream);
 size_t LayerNormForwardWorkspaceBytes(const LayerNormForwardArgs& args);
+
+/// LayerNormForward of several requests at once, in as few launches as possible.
+///
+/// Shapes, Dtypes: hidden_size, dtype and weight_dtype are those of the first segment; everything
+///               else may differ. Segments without rows are allowed, and no segments at all
+/// Aliasing:     within a segment as LayerNormForward; an output of one segment must not overlap any
+///               tensor of another, which is not checked
+/// Workspace:    LayerNormForwardSegmentsWorkspaceBytes(segments) bytes
+/// Determinism:  the bits of a segment are those of LayerNormForward on it alone
+/// Errors:       kInvalidArgument with the index of the first segment that Validate refuses or that
+///               differs from the first; nothing is enqueued then
+/// Math, Limits, Ownership, Stream, Threads: as LayerNormForward
+Status LayerNormForwardSegments(std::span<const LayerNormForwardArgs> segments, Workspace workspace,
+                                StreamHandle stream);
+size_t LayerNormForwardSegmentsWorkspaceBytes(std::span<const LayerNormForwardArgs> segments);
 
 /// Gradients of LayerNormForward with respect to x (of the sum, where a residual was added), weight
 /// and bias.
@@ -114,6 +133,9 @@ namespace cpu {
 /// overflow nor underflow, with eps = 0 too.
 Status LayerNormForward(const LayerNormForwardArgs& args, Workspace workspace, ThreadPool& threads);
 size_t LayerNormForwardWorkspaceBytes(const LayerNormForwardArgs& args);
+Status LayerNormForwardSegments(std::span<const LayerNormForwardArgs> segments, Workspace workspace,
+                                ThreadPool& threads);
+size_t LayerNormForwardSegmentsWorkspaceBytes(std::span<const LayerNormForwardArgs> segments);
 Status LayerNormBackward(const LayerNormBackwardArgs& args, Workspace workspace,
                          ThreadPool& threads);
 size_t LayerNormBackwardWorkspaceBytes(const LayerNormBackwardArgs& args);

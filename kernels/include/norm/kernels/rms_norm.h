@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "norm/kernels/dtype.h"
 #include "norm/kernels/op_types.h"
@@ -53,6 +54,9 @@ struct RmsNormBackwardArgs {
 Status Validate(const RmsNormForwardArgs& args);
 Status Validate(const RmsNormBackwardArgs& args);
 
+/// Validate of every segment, and that they can share a launch.
+Status ValidateSegments(std::span<const RmsNormForwardArgs> segments);
+
 /// Normalizes each row by its root mean square.
 ///
 /// Math:         s = x + residual (rounded to dtype), rstd[r] = 1 / sqrt(mean_h(s[r,h]^2) + eps)
@@ -77,6 +81,21 @@ Status Validate(const RmsNormBackwardArgs& args);
 /// Threads:      safe to call concurrently on different streams
 Status RmsNormForward(const RmsNormForwardArgs& args, Workspace workspace, StreamHandle stream);
 size_t RmsNormForwardWorkspaceBytes(const RmsNormForwardArgs& args);
+
+/// RmsNormForward of several requests at once, in as few launches as possible.
+///
+/// Shapes, Dtypes: hidden_size, dtype and weight_dtype are those of the first segment; everything
+///               else may differ. Segments without rows are allowed, and no segments at all
+/// Aliasing:     within a segment as RmsNormForward; an output of one segment must not overlap any
+///               tensor of another, which is not checked
+/// Workspace:    RmsNormForwardSegmentsWorkspaceBytes(segments) bytes
+/// Determinism:  the bits of a segment are those of RmsNormForward on it alone
+/// Errors:       kInvalidArgument with the index of the first segment that Validate refuses or that
+///               differs from the first; nothing is enqueued then
+/// Math, Limits, Ownership, Stream, Threads: as RmsNormForward
+Status RmsNormForwardSegments(std::span<const RmsNormForwardArgs> segments, Workspace workspace,
+                              StreamHandle stream);
+size_t RmsNormForwardSegmentsWorkspaceBytes(std::span<const RmsNormForwardArgs> segments);
 
 /// Gradients of RmsNormForward with respect to x (of the sum, where a residual was added) and
 /// weight.
@@ -105,6 +124,9 @@ namespace cpu {
 /// overflow nor underflow, with eps = 0 too.
 Status RmsNormForward(const RmsNormForwardArgs& args, Workspace workspace, ThreadPool& threads);
 size_t RmsNormForwardWorkspaceBytes(const RmsNormForwardArgs& args);
+Status RmsNormForwardSegments(std::span<const RmsNormForwardArgs> segments, Workspace workspace,
+                              ThreadPool& threads);
+size_t RmsNormForwardSegmentsWorkspaceBytes(std::span<const RmsNormForwardArgs> segments);
 Status RmsNormBackward(const RmsNormBackwardArgs& args, Workspace workspace, ThreadPool& threads);
 size_t RmsNormBackwardWorkspaceBytes(const RmsNormBackwardArgs& args);
 
