@@ -10,6 +10,15 @@ Status LayerNormForward(const LayerNormForwardArgs& args, Workspace workspace,
 
 size_t LayerNormForwardWorkspaceBytes(const LayerNormForwardArgs& args) { return 0; }
 
+Status LayerNormForwardSegments(std::span<const LayerNormForwardArgs> segments, Workspace workspace,
+                                StreamHandle stream) {
+  return internal::RowNormForwardSegmentsCuda(segments, stream);
+}
+
+size_t LayerNormForwardSegmentsWorkspaceBytes(std::span<const LayerNormForwardArgs> segments) {
+  return 0;
+}
+
 Status LayerNormBackward(const LayerNormBackwardArgs& args, Workspace workspace,
                          StreamHandle stream) {
   return internal::RowNormBackwardCuda(internal::ToRowNorm(args), workspace, stream);

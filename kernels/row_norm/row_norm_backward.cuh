@@ -14,7 +14,7 @@
 #include "primitives/element_access.cuh"
 #include "primitives/moments.cuh"
 #include "primitives/row_reduce.cuh"
-#include "row_norm/row_norm_device.h"
+#include "row_norm/row_norm_backward_device.h"
 #include "row_norm/row_norm_statistics.cuh"
 
 namespace norm_device {
@@ -164,7 +164,7 @@ __device__ void StoreSharedColumns(double* partials, const Sum (&sums)[kElements
 
 template <typename Pair, RowKind kKind, int V, int kElements, typename Row,
           bool kParameterGradients>
-__global__ void __launch_bounds__(Row::kSharesBlock ? kWarpRowThreads : kMaxBlockRowThreads)
+__global__ void __launch_bounds__(Row::kSharesBlock ? kBackwardWarpRowThreads : kBackwardMaxThreads)
     RowBackwardRegisters(const RowBackwardParams p) {
   using X = typename Pair::Activation;
   using C = ComputeOf<X>;
@@ -243,7 +243,7 @@ __global__ void __launch_bounds__(Row::kSharesBlock ? kWarpRowThreads : kMaxBloc
   }
 
   if constexpr (kParameterGradients && Row::kSharesBlock) {
-    __shared__ double totals[kWarpRowThreads / kWarpThreads][kElements * kWarpThreads];
+    __shared__ double totals[kBackwardWarpRowThreads / kWarpThreads][kElements * kWarpThreads];
     StoreSharedColumns<V>(p.dweight_partials, sums.dweight, totals, hidden_size);
     if (kKind == RowKind::kLayer)
       StoreSharedColumns<V>(p.dbias_partials, sums.dbias, totals, hidden_size);
@@ -268,7 +268,7 @@ __global__ void __launch_bounds__(Row::kSharesBlock ? kWarpRowThreads : kMaxBloc
 }
 
 template <typename Pair, RowKind kKind, int V>
-__global__ void __launch_bounds__(kMaxBlockRowThreads)
+__global__ void __launch_bounds__(kBackwardMaxThreads)
     RowBackwardStreaming(const RowBackwardParams p) {
   using X = typename Pair::Activation;
   using C = ComputeOf<X>;
@@ -328,39 +328,37 @@ __global__ void __launch_bounds__(kMaxBlockRowThreads)
 }
 
 template <typename Pair, RowKind kKind, int V>
-const void* SelectRowBackward(RowMethod method) {
+const void* SelectRowBackward(RowBackwardMethod method) {
   constexpr bool kIsF64 = sizeof(ComputeOf<typename Pair::Activation>) == 8;
-  constexpr int kWide = WideRowElements(kIsF64, V > 1);
+  constexpr int kWide = BackwardWideElements(kIsF64, V > 1);
   switch (method) {
-    case RowMethod::kWarpRegisters:
+    case RowBackwardMethod::kWarpRegisters:
       return reinterpret_cast<const void*>(
-          &RowBackwardRegisters<Pair, kKind, V, kNarrowRowElements, WarpRow, true>);
-    case RowMethod::kBlockNarrow:
+          &RowBackwardRegisters<Pair, kKind, V, kBackwardNarrowElements, WarpRow, true>);
+    case RowBackwardMethod::kBlockNarrow:
       return reinterpret_cast<const void*>(
-          &RowBackwardRegisters<Pair, kKind, V, kNarrowRowElements, BlockRow, true>);
-    case RowMethod::kBlockMedium:
+          &RowBackwardRegisters<Pair, kKind, V, kBackwardNarrowElements, BlockRow, true>);
+    case RowBackwardMethod::kBlockMedium:
       // Not for single elements or f64: they spill.
       if constexpr (!kIsF64 && V > 1) {
         return reinterpret_cast<const void*>(
-            &RowBackwardRegisters<Pair, kKind, V, kMediumRowElements, BlockRow, true>);
+            &RowBackwardRegisters<Pair, kKind, V, kBackwardMediumElements, BlockRow, true>);
       }
       break;
-    case RowMethod::kBlockWide:
+    case RowBackwardMethod::kBlockWide:
       if constexpr (!kIsF64) {
         return reinterpret_cast<const void*>(
             &RowBackwardRegisters<Pair, kKind, V, kWide, BlockRow, false>);
       }
       break;
-    case RowMethod::kWarpWide:
-      break;
-    case RowMethod::kBlockStreaming:
+    case RowBackwardMethod::kBlockStreaming:
       return reinterpret_cast<const void*>(&RowBackwardStreaming<Pair, kKind, V>);
   }
   return nullptr;
 }
 
 template <typename Pair>
-const void* RowBackwardKernel(RowKind kind, RowMethod method, bool wide) {
+const void* RowBackwardKernel(RowKind kind, RowBackwardMethod method, bool wide) {
   constexpr int kWideV = kWideElements<typename Pair::Activation>;
   if (kind == RowKind::kRms) {
     return wide ? SelectRowBackward<Pair, RowKind::kRms, kWideV>(method)

@@ -3,7 +3,7 @@
 
 namespace norm_device {
 
-template const void* RowBackwardKernel<ElementPair<BF16, BF16>>(RowKind, RowMethod, bool);
-template const void* RowBackwardKernel<ElementPair<BF16, F32>>(RowKind, RowMethod, bool);
+template const void* RowBackwardKernel<ElementPair<BF16, BF16>>(RowKind, RowBackwardMethod, bool);
+template const void* RowBackwardKernel<ElementPair<BF16, F32>>(RowKind, RowBackwardMethod, bool);
 
 }  // namespace norm_device

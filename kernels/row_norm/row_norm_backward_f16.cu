@@ -3,7 +3,7 @@
 
 namespace norm_device {
 
-template const void* RowBackwardKernel<ElementPair<F16, F16>>(RowKind, RowMethod, bool);
-template const void* RowBackwardKernel<ElementPair<F16, F32>>(RowKind, RowMethod, bool);
+template const void* RowBackwardKernel<ElementPair<F16, F16>>(RowKind, RowBackwardMethod, bool);
+template const void* RowBackwardKernel<ElementPair<F16, F32>>(RowKind, RowBackwardMethod, bool);
 
 }  // namespace norm_device

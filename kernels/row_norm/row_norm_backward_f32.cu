@@ -3,6 +3,6 @@
 
 namespace norm_device {
 
-template const void* RowBackwardKernel<ElementPair<F32, F32>>(RowKind, RowMethod, bool);
+template const void* RowBackwardKernel<ElementPair<F32, F32>>(RowKind, RowBackwardMethod, bool);
 
 }  // namespace norm_device

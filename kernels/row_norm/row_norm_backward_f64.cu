@@ -3,7 +3,7 @@
 
 namespace norm_device {
 
-template const void* RowBackwardKernel<ElementPair<F64, F64>>(RowKind, RowMethod, bool);
-template const void* RowBackwardKernel<ElementPair<F64, F32>>(RowKind, RowMethod, bool);
+template const void* RowBackwardKernel<ElementPair<F64, F64>>(RowKind, RowBackwardMethod, bool);
+template const void* RowBackwardKernel<ElementPair<F64, F32>>(RowKind, RowBackwardMethod, bool);
 
 }  // namespace norm_device

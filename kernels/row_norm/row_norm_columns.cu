@@ -7,7 +7,7 @@
 
 #include "primitives/compensated_sum.cuh"
 #include "primitives/element_access.cuh"
-#include "row_norm/row_norm_device.h"
+#include "row_norm/row_norm_backward_device.h"
 
 namespace norm_device {
 namespace {

@@ -30,6 +30,12 @@ class FieldCollector {
     Add(name, &field, sizes_.tensor, sizes_.dtype);
   }
   void Tensors(const char* name, void*& field) { Add(name, &field, sizes_.tensor, sizes_.dtype); }
+  /// An output with an element for each of x.
+  void Output(const char* name, void*& field, size_t element_bytes) {
+    if (field != nullptr) {
+      fields_.push_back({name, nullptr, &field, sizes_.tensor * element_bytes, element_bytes});
+    }
+  }
   template <typename Pointer>
   void Parameters(const char* name, Pointer& field) {
     Add(name, &field, sizes_.parameters, sizes_.weight_dtype);
@@ -92,7 +98,15 @@ std::vector<TensorField> Collect(Args& args) {
     fields.Statistics("running_var", args.running_var);
   }
   if constexpr (requires { args.y; }) {
-    fields.Tensors("y", args.y);
+    if constexpr (requires { args.output_format; }) {
+      const bool same = args.output_format == OutputFormat::kSameAsInput;
+      fields.Output("y", args.y, same ? DTypeSize(args.dtype) : 1);
+    } else {
+      fields.Tensors("y", args.y);
+    }
+  }
+  if constexpr (requires { args.row_scale; }) {
+    fields.Statistics("row_scale", args.row_scale);
   }
   if constexpr (requires { args.mean; }) {
     fields.Statistics("mean", args.mean);
