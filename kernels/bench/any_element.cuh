@@ -11,6 +11,16 @@
 
 namespace norm_device {
 
+/// E4M3 of arXiv:2209.05433: 4 exponent bits with bias 7, no infinities.
+__device__ inline double DecodeF8(unsigned bits) {
+  const int exponent = static_cast<int>(bits >> 3 & 15);
+  const int mantissa = static_cast<int>(bits & 7);
+  if (exponent == 15 && mantissa == 7) return nan("");
+  const double magnitude =
+      exponent == 0 ? ldexp(mantissa / 8.0, -6) : ldexp(1.0 + mantissa / 8.0, exponent - 7);
+  return (bits & 0x80) != 0 ? -magnitude : magnitude;
+}
+
 __device__ inline double LoadAny(const AnyTensor& tensor, int64_t i) {
   switch (tensor.element) {
     case Element::kF32:
@@ -21,6 +31,10 @@ __device__ inline double LoadAny(const AnyTensor& tensor, int64_t i) {
       return __bfloat162float(static_cast<const __nv_bfloat16*>(tensor.data)[i]);
     case Element::kF64:
       return static_cast<const double*>(tensor.data)[i];
+    case Element::kF8E4M3:
+      return DecodeF8(static_cast<const uint8_t*>(tensor.data)[i]);
+    case Element::kInt8:
+      return static_cast<const int8_t*>(tensor.data)[i];
   }
   return 0.0;
 }
@@ -44,6 +58,9 @@ __device__ inline void StoreAny(const AnyTensor& tensor, int64_t i, double value
     case Element::kF64:
       static_cast<double*>(tensor.data)[i] = value;
       break;
+    case Element::kF8E4M3:  // outputs only
+    case Element::kInt8:
+      break;
   }
 }
 
@@ -56,10 +73,9 @@ __device__ inline double RoundAny(Element element, double value) {
       return __half2float(__double2half(value));
     case Element::kBF16:
       return __bfloat162float(__double2bfloat16(value));
-    case Element::kF64:
+    default:
       return value;
   }
-  return value;
 }
 
 /// Distance between neighbours around `value`.
@@ -75,6 +91,11 @@ __device__ inline double UlpAny(Element element, double value) {
   } else if (element == Element::kBF16) {
     digits = 7;
     smallest = -133;
+  } else if (element == Element::kF8E4M3) {
+    digits = 3;
+    smallest = -9;
+  } else if (element == Element::kInt8) {
+    return 1.0;
   }
   const int exponent = value == 0.0 ? -2000 : ilogb(value);
   return ldexp(1.0, max(exponent - digits, smallest));

@@ -61,6 +61,15 @@ Result<norm_device::AnyTensor> DeviceCase::TakeOutput(const char* name, DType dt
   return tensor;
 }
 
+Result<norm_device::AnyTensor> DeviceCase::TakeQuantizedOutput(const char* name,
+                                                               norm_device::Element element,
+                                                               int64_t count) {
+  const Result<void*> data = arena_.Take(name, count);
+  NORM_RETURN_IF_ERROR(data.status());
+  outputs_.push_back({data.value(), static_cast<size_t>(count)});
+  return norm_device::AnyTensor{data.value(), element};
+}
+
 Result<double*> DeviceCase::TakeZeroed(const char* name, int64_t count) {
   const int64_t bytes = count * static_cast<int64_t>(sizeof(double));
   const Result<void*> data = arena_.Take(name, bytes);

@@ -37,6 +37,7 @@ struct CaseTensors {
   norm_device::AnyTensor dx;
   norm_device::AnyTensor dweight;
   norm_device::AnyTensor dbias;
+  norm_device::AnyTensor row_scale;  // of quantized outputs with a scale a row
 };
 
 /// Whether a forward call also writes mean, rstd and running statistics, as training needs them.
@@ -51,6 +52,8 @@ struct Verdict {
 
 inline constexpr double kEps = 1e-5;
 inline constexpr double kMomentum = 0.1;
+/// Of f8e4m3 outputs with one scale: 448 times it is past every value of the random inputs.
+inline constexpr float kYScale = 0.02f;
 
 /// A case whose inputs are random and whose statistics, where they are inputs, come from the
 /// float64 reference.
@@ -85,6 +88,9 @@ class DeviceCase {
   };
   Result<norm_device::AnyTensor> Take(const char* name, DType dtype, int64_t count, Draw draw);
   Result<norm_device::AnyTensor> TakeOutput(const char* name, DType dtype, int64_t count);
+  /// One byte an element.
+  Result<norm_device::AnyTensor> TakeQuantizedOutput(const char* name, norm_device::Element element,
+                                                     int64_t count);
   /// Zeroed float64 values.
   Result<double*> TakeZeroed(const char* name, int64_t count);
   Status PoisonOutputs() const;

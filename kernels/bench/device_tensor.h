@@ -6,7 +6,7 @@
 
 namespace norm_device {
 
-enum class Element : int { kF32, kF16, kBF16, kF64 };
+enum class Element : int { kF32, kF16, kBF16, kF64, kF8E4M3, kInt8 };
 
 struct AnyTensor {
   void* data = nullptr;

@@ -10,8 +10,8 @@ namespace norm::bench {
 namespace {
 
 constexpr const char* kNames[norm_device::kCheckedCount] = {
-    "y",  "residual_sum", "mean", "rstd", "new_running_mean", "new_running_var",
-    "dx", "dweight",      "dbias"};
+    "y",  "residual_sum", "mean",  "rstd",     "new_running_mean", "new_running_var",
+    "dx", "dweight",      "dbias", "row_scale"};
 constexpr size_t kBytes = sizeof(norm_device::OutputCheck) * norm_device::kCheckedCount;
 
 }  // namespace

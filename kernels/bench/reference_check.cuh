@@ -17,6 +17,9 @@ __device__ inline double Allowed(Element element, double reference, double scale
       return 1.5 * ulp + relative * scale;
     case Element::kF64:
       return 1e-12 * scale + ulp;
+    case Element::kF8E4M3:
+    case Element::kInt8:
+      return 0.5 * ulp + relative * scale;  // one rounding, at a tie either way
   }
   return 0.0;
 }

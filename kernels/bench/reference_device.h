@@ -19,6 +19,7 @@ enum Checked : int {
   kCheckedDx,
   kCheckedDweight,
   kCheckedDbias,
+  kCheckedRowScale,
   kCheckedCount,
 };
 
@@ -45,6 +46,8 @@ struct RowReferenceParams {
   AnyTensor dx;
   AnyTensor dweight;
   AnyTensor dbias;
+  AnyTensor row_scale;  // of one-byte y; y_scale where it is absent
+  double y_scale;
   int64_t rows;
   int64_t hidden_size;
   double eps;
@@ -59,6 +62,8 @@ struct RowReferenceParams {
 const void* RowStatisticsReference();
 /// Checks y, residual_sum, mean, rstd.
 const void* CheckRowForward();
+/// As CheckRowForward, for y of one byte: checks row_scale, too.
+const void* CheckRowQuantized();
 /// Checks dx.
 const void* CheckRowBackward();
 /// Adds to column_sums: threads of x over columns, blocks of y over rows.

@@ -41,6 +41,22 @@ __global__ void RowStatistics(const __grid_constant__ Params p) {
   }
 }
 
+/// What the statistics' outputs hold.
+__device__ void CheckStatistics(const Params& p, int64_t row) {
+  const double mean = p.row_mean[row];
+  const double rstd = p.row_rstd[row];
+  if (p.mean.data != nullptr) {
+    CountValues(p.checks, kCheckedMean, 1);
+    Judge(p.checks, kCheckedMean, LoadAny(p.mean, row), mean,
+          Allowed(p.mean.element, mean, fabs(mean) + 1.0 / rstd, 1e-6));
+  }
+  if (p.rstd.data != nullptr) {
+    CountValues(p.checks, kCheckedRstd, 1);
+    Judge(p.checks, kCheckedRstd, LoadAny(p.rstd, row), rstd,
+          Allowed(p.rstd.element, rstd, rstd, 5e-6));
+  }
+}
+
 __global__ void CheckForward(const __grid_constant__ Params p) {
   for (int64_t row = blockIdx.x; row < p.rows; row += gridDim.x) {
     const int64_t begin = row * p.hidden_size;
@@ -62,16 +78,39 @@ __global__ void CheckForward(const __grid_constant__ Params p) {
     if (threadIdx.x == 0) {
       CountValues(p.checks, kCheckedY, p.hidden_size);
       if (p.residual_sum.data != nullptr) CountValues(p.checks, kCheckedResidualSum, p.hidden_size);
-      if (p.mean.data != nullptr) {
-        CountValues(p.checks, kCheckedMean, 1);
-        Judge(p.checks, kCheckedMean, LoadAny(p.mean, row), mean,
-              Allowed(p.mean.element, mean, fabs(mean) + 1.0 / rstd, 1e-6));
+      CheckStatistics(p, row);
+    }
+  }
+}
+
+__global__ void CheckQuantized(const __grid_constant__ Params p) {
+  __shared__ double scratch[kReferenceThreads];
+  const double largest_q = p.y.element == Element::kInt8 ? 127.0 : 448.0;
+  for (int64_t row = blockIdx.x; row < p.rows; row += gridDim.x) {
+    const int64_t begin = row * p.hidden_size;
+    const auto value = [&](int64_t h) {
+      return (Summed(p, begin + h) - p.row_mean[row]) * p.row_rstd[row] * Weight(p, h) +
+             LoadOr(p.bias, h, 0.0);
+    };
+    double largest = 0.0;
+    for (int64_t h = threadIdx.x; h < p.hidden_size; h += blockDim.x) {
+      largest = fmax(largest, fabs(value(h)));
+    }
+    largest = BlockMax(largest, scratch);
+    // Values are judged by the scale that was returned, which is judged by itself.
+    const double scale = LoadOr(p.row_scale, row, p.y_scale);
+    for (int64_t h = threadIdx.x; h < p.hidden_size; h += blockDim.x) {
+      const double want = fmin(fmax(value(h) / scale, -largest_q), largest_q);
+      Judge(p.checks, kCheckedY, LoadAny(p.y, begin + h), want,
+            Allowed(p.y.element, want, fabs(want) + 1.0, 1e-5));
+    }
+    if (threadIdx.x == 0) {
+      CountValues(p.checks, kCheckedY, p.hidden_size);
+      if (p.row_scale.data != nullptr) {
+        CountValues(p.checks, kCheckedRowScale, 1);
+        Judge(p.checks, kCheckedRowScale, scale, largest / largest_q, 1e-5 * largest / largest_q);
       }
-      if (p.rstd.data != nullptr) {
-        CountValues(p.checks, kCheckedRstd, 1);
-        Judge(p.checks, kCheckedRstd, LoadAny(p.rstd, row), rstd,
-              Allowed(p.rstd.element, rstd, rstd, 5e-6));
-      }
+      CheckStatistics(p, row);
     }
   }
 }
@@ -154,6 +193,7 @@ __global__ void Convert(const __grid_constant__ ConvertParams p) {
 
 const void* RowStatisticsReference() { return reinterpret_cast<const void*>(RowStatistics); }
 const void* CheckRowForward() { return reinterpret_cast<const void*>(CheckForward); }
+const void* CheckRowQuantized() { return reinterpret_cast<const void*>(CheckQuantized); }
 const void* CheckRowBackward() { return reinterpret_cast<const void*>(CheckBackward); }
 const void* RowColumnSums() { return reinterpret_cast<const void*>(ColumnSums); }
 const void* CheckRowColumns() { return reinterpret_cast<const void*>(CheckColumns); }

@@ -50,7 +50,10 @@ class RowCase : public DeviceCase {
       NORM_RETURN_IF_ERROR(
           EnqueueReference(norm_device::CheckRowColumns(), columns, 1, params.value(), stream_));
     } else {
-      NORM_RETURN_IF_ERROR(OnRows(norm_device::CheckRowForward(), params.value()));
+      const bool quantized = format() != OutputFormat::kSameAsInput;
+      NORM_RETURN_IF_ERROR(
+          OnRows(quantized ? norm_device::CheckRowQuantized() : norm_device::CheckRowForward(),
+                 params.value()));
     }
     return checks.value().Read();
   }
@@ -77,11 +80,6 @@ class RowCase : public DeviceCase {
   }
 
   Status PrepareForward(WrittenStatistics statistics) {
-    if (case_.variant != Variant::kPlain && case_.variant != Variant::kResidual &&
-        case_.variant != Variant::kGraph) {
-      return Status(StatusCode::kUnsupported,
-                    std::string("no kernel for variant ") + VariantText(case_.variant));
-    }
     NORM_RETURN_IF_ERROR(PrepareInputs());
     if (centered()) {
       NORM_RETURN_IF_ERROR(
@@ -93,12 +91,39 @@ class RowCase : public DeviceCase {
       NORM_RETURN_IF_ERROR(
           Assign(tensors_.residual_sum, TakeOutput("residual_sum", case_.dtype, elements())));
     }
-    NORM_RETURN_IF_ERROR(Assign(tensors_.y, TakeOutput("y", case_.dtype, elements())));
+    NORM_RETURN_IF_ERROR(TakeY());
     if (statistics == WrittenStatistics::kNone) return Status();
     if (centered()) {
       NORM_RETURN_IF_ERROR(Assign(tensors_.mean, TakeOutput("mean", statistics_dtype(), rows())));
     }
     return Assign(tensors_.rstd, TakeOutput("rstd", statistics_dtype(), rows()));
+  }
+
+  OutputFormat format() const {
+    switch (case_.variant) {
+      case Variant::kFp8:
+        return OutputFormat::kF8E4M3;
+      case Variant::kFp8Row:
+        return OutputFormat::kF8E4M3PerRow;
+      case Variant::kInt8:
+        return OutputFormat::kInt8PerRow;
+      default:
+        return OutputFormat::kSameAsInput;
+    }
+  }
+
+  Status TakeY() {
+    if (format() == OutputFormat::kSameAsInput) {
+      return Assign(tensors_.y, TakeOutput("y", case_.dtype, elements()));
+    }
+    NORM_RETURN_IF_ERROR(Assign(
+        tensors_.y,
+        TakeQuantizedOutput("y",
+                            format() == OutputFormat::kInt8PerRow ? norm_device::Element::kInt8
+                                                                  : norm_device::Element::kF8E4M3,
+                            elements())));
+    if (!HasRowScale(format())) return Status();
+    return Assign(tensors_.row_scale, TakeOutput("row_scale", DType::kF32, rows()));
   }
 
   Status PrepareBackward() {
@@ -152,6 +177,9 @@ class RowCase : public DeviceCase {
     args.y = t.y.data;
     args.residual_sum = t.residual_sum.data;
     args.rstd = t.rstd.data;
+    args.output_format = format();
+    args.row_scale = t.row_scale.data;
+    if (format() == OutputFormat::kF8E4M3) args.y_scale = kYScale;
     FillSizes(args);
   }
 
@@ -206,6 +234,8 @@ class RowCase : public DeviceCase {
     params.dx = t.dx;
     params.dweight = t.dweight;
     params.dbias = t.dbias;
+    params.row_scale = t.row_scale;
+    params.y_scale = kYScale;
     params.rows = rows();
     params.hidden_size = hidden_size();
     params.eps = kEps;

@@ -5,6 +5,8 @@ import torch.nn.functional as F
 
 EPS = 1e-5
 MOMENTUM = 0.1
+Y_SCALE = 0.02  # as normbench's
+QUANTIZED = ("fp8", "fp8_row", "int8")
 DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 
 
@@ -66,7 +68,18 @@ def torch_forward(case):
         def norm(x, weight, bias):
             return F.layer_norm(x, hidden_size, weight, bias, EPS)
 
+    def quantized(y):
+        """One byte an element, as the variants say."""
+        if case["variant"] == "fp8":
+            return (y * (1.0 / Y_SCALE)).to(torch.float8_e4m3fn)
+        scale = y.abs().amax(1, keepdim=True) / (127.0 if case["variant"] == "int8" else 448.0)
+        if case["variant"] == "int8":
+            return (y / scale).round().to(torch.int8), scale
+        return (y / scale).to(torch.float8_e4m3fn), scale
+
     def forward(x, weight, bias, residual, running_mean, running_var):
+        if case["variant"] in QUANTIZED:
+            return quantized(norm(x, weight, bias).float())
         if residual is None:
             return norm(x, weight, bias)
         total = x + residual
@@ -125,8 +138,8 @@ FORWARDS = {"torch": torch_forward, "cudnn": cudnn_forward, "liger": liger_forwa
 
 def forward_of(impl, case):
     """A function of a case's tensors; NotRun where the library has none. Compiled when first called."""
-    if case["variant"] not in ("", "residual", "graph"):
-        raise NotRun(f"no call for variant {case['variant']}")
+    if case["variant"] in QUANTIZED and impl not in ("torch", "torch_compile"):
+        raise NotRun("no quantized outputs")
     return FORWARDS[impl](case)
 
 
@@ -158,6 +171,8 @@ def check(inputs, results):
     """AssertionError where a result is far from float64, on some rows or channels."""
     case = inputs.case
     result = results[0] if isinstance(results, (tuple, list)) else results
+    if case["variant"] in QUANTIZED:
+        result = result.float() * (Y_SCALE if case["variant"] == "fp8" else results[1])
     part = (slice(None), slice(0, 4)) if case["op"] == "batch_norm" else (slice(0, 16),)
     parameters = slice(0, 4) if case["op"] == "batch_norm" else slice(None)
     with torch.enable_grad():
@@ -185,5 +200,7 @@ def check(inputs, results):
                 expected = expected + inputs.dsum[part].double()
     error = (result.detach()[part].double() - expected).norm() / expected.norm()
     allowed = 1e-4 if case["dtype"] == "f32" else 2e-2
+    if case["variant"] in QUANTIZED:
+        allowed = 6e-2
     if not error.item() <= allowed:
         raise AssertionError(f"relative error {error.item():.3g}")
