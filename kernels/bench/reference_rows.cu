@@ -88,21 +88,22 @@ __global__ void CheckQuantized(const __grid_constant__ Params p) {
   const double largest_q = p.y.element == Element::kInt8 ? 127.0 : 448.0;
   for (int64_t row = blockIdx.x; row < p.rows; row += gridDim.x) {
     const int64_t begin = row * p.hidden_size;
-    const auto value = [&](int64_t h) {
-      return (Summed(p, begin + h) - p.row_mean[row]) * p.row_rstd[row] * Weight(p, h) +
-             LoadOr(p.bias, h, 0.0);
+    const auto product = [&](int64_t h) {
+      return (Summed(p, begin + h) - p.row_mean[row]) * p.row_rstd[row] * Weight(p, h);
     };
     double largest = 0.0;
     for (int64_t h = threadIdx.x; h < p.hidden_size; h += blockDim.x) {
-      largest = fmax(largest, fabs(value(h)));
+      largest = fmax(largest, fabs(product(h) + LoadOr(p.bias, h, 0.0)));
     }
     largest = BlockMax(largest, scratch);
     // Values are judged by the scale that was returned, which is judged by itself.
     const double scale = LoadOr(p.row_scale, row, p.y_scale);
     for (int64_t h = threadIdx.x; h < p.hidden_size; h += blockDim.x) {
-      const double want = fmin(fmax(value(h) / scale, -largest_q), largest_q);
+      const double bias = LoadOr(p.bias, h, 0.0);
+      const double want = fmin(fmax((product(h) + bias) / scale, -largest_q), largest_q);
+      const double terms = (fabs(product(h)) + fabs(bias)) / scale;
       Judge(p.checks, kCheckedY, LoadAny(p.y, begin + h), want,
-            Allowed(p.y.element, want, fabs(want) + 1.0, 1e-5));
+            Allowed(p.y.element, want, terms, 2e-6));
     }
     if (threadIdx.x == 0) {
       CountValues(p.checks, kCheckedY, p.hidden_size);

@@ -14,6 +14,7 @@ import importlib.util
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import tempfile
@@ -181,11 +182,12 @@ def work(options, cases):
 
         forwards = {}
         with held(lock, fcntl.LOCK_SH):
-            tell(began="compiling")
+            tell(began=time.time())
             for index in part_of(cases, options.part, options.parts):
                 forward = attempt(index, options.compile_until, prepare)
                 if forward is not None:
                     forwards[index] = forward
+        tell(compiled=time.time())
         with held(lock, fcntl.LOCK_EX):
             if not forwards:
                 return
@@ -206,22 +208,63 @@ def start_worker(options, folder, impl, part, parts, deadlines):
         return out, subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
 
 
-def wait_for(process, until):
-    """Its exit status; None when it had to be killed."""
-    try:
-        return process.wait(timeout=max(1.0, until - time.time()))
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-        return None
+class Workers:
+    """The processes of all libraries, what they told so far, and their end."""
+
+    def __init__(self, options, impls, folder, deadlines):
+        self.compile_until, self.until = deadlines
+        self.started = time.time()
+        self.processes = {}
+        for impl in impls:
+            parts = max(1, int(PROCESSES[impl] * options.processes)) if impl in PROCESSES else 1
+            self.processes[impl] = [start_worker(options, folder, impl, part, parts, deadlines) for part in range(parts)]
+
+    def lines(self, impl):
+        found = []
+        for out, _ in self.processes[impl]:
+            with contextlib.suppress(OSError):
+                found += [json.loads(text) for text in pathlib.Path(out).read_text().splitlines(keepends=True)
+                          if text.endswith("\n")]
+        return found
+
+    def kill_late(self):
+        """Whoever still compiles when all should be timed, or still runs when all should have ended."""
+        now = time.time()
+        for impl, started in self.processes.items():
+            for out, process in started:
+                if process.poll() is not None or now < self.compile_until + 15:
+                    continue
+                with contextlib.suppress(OSError):
+                    if now > self.until + 10 or '"compiled"' not in pathlib.Path(out).read_text():
+                        process.kill()
+
+    def running(self, impl):
+        return any(process.poll() is None for _, process in self.processes[impl])
+
+    def kill_all(self):
+        for started in self.processes.values():
+            for _, process in started:
+                if process.poll() is None:
+                    process.kill()
+
+    def describe_end(self, impl, times, cases, missing):
+        lines = self.lines(impl)
+        ends = [process.wait() for _, process in self.processes[impl]]
+        spans = [max((line[name] for line in lines if name in line), default=self.started) - self.started
+                 for name in ("began", "compiled")]
+        print(f"{impl}: {times} of {len(cases)} cases timed; {len(ends)} processes, {sum(end != 0 for end in ends)} failed; "
+              f"began by {spans[0]:.0f} s, compiled by {spans[1]:.0f} s, ended by {time.time() - self.started:.0f} s")
+        for reason, names in missing.items():
+            print(f"  not run, {reason}: {len(names)} ({', '.join(names[:3])}{', ...' if len(names) > 3 else ''})")
+        for (out, _), end in zip(self.processes[impl], ends):
+            if end != 0:
+                log = pathlib.Path(out + ".log").read_text().strip().splitlines()
+                print(f"  a process ended with {end}: " + " | ".join(line.strip()[:160] for line in log[-3:]))
+        sys.stdout.flush()
 
 
-def merge_lines(paths, impl, cases, report):
+def merge_lines(lines, impl, cases, report):
     """Merges what a library's processes told; returns how many times, and why the other cases have none."""
-    lines = []
-    for path in paths:
-        with contextlib.suppress(OSError):
-            lines += [json.loads(text) for text in pathlib.Path(path).read_text().splitlines()]
     for line in lines:
         report["copy_gbs"] = report["copy_gbs"] or line.get("copy_gbs", 0.0)
     times, missing, told = 0, {}, set()
@@ -240,6 +283,13 @@ def merge_lines(paths, impl, cases, report):
     if silent:
         missing.setdefault("its process ended before", []).extend(silent)
     return times, missing
+
+
+def take_in(workers, impl, cases, report, path):
+    times, missing = merge_lines(workers.lines(impl), impl, cases, report)
+    workers.describe_end(impl, times, cases, missing)
+    if path:
+        bench_results.write(path, report)
 
 
 def fresh_report(options):
@@ -308,6 +358,7 @@ def main(arguments):
     unknown = set(impls) - set(IMPLS)
     if unknown:
         sys.exit(f"normbench peers: unknown --impl {', '.join(sorted(unknown))}")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("normbench peers: stopped"))
     start = time.time()
     deadlines = (start + 0.6 * options.limit, start + options.limit)
     cases = list_cases(options)
@@ -321,25 +372,20 @@ def main(arguments):
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", os.path.join(folder, "inductor"))
         os.environ.setdefault("TRITON_CACHE_DIR", os.path.join(folder, "triton"))
         os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # the processes themselves are side by side
-        workers = {}
-        for impl in impls:
-            parts = max(1, int(PROCESSES[impl] * options.processes)) if impl in PROCESSES else 1
-            workers[impl] = [start_worker(options, folder, impl, part, parts, deadlines) for part in range(parts)]
-        for impl, started in workers.items():
-            # A case that began before the end may finish.
-            ended = [wait_for(process, deadlines[1] + 10) for _, process in started]
-            times, missing = merge_lines([out for out, _ in started], impl, cases, report)
-            failed = sum(status != 0 for status in ended)
-            print(f"{impl}: {times} of {len(cases)} cases timed; {len(started)} processes, {failed} failed; "
-                  f"{time.time() - start:.0f} s so far", flush=True)
-            for reason, names in missing.items():
-                print(f"  not run, {reason}: {len(names)} ({', '.join(names[:3])}{', ...' if len(names) > 3 else ''})")
-            for (out, _), status in zip(started, ended):
-                if status != 0:
-                    log = pathlib.Path(out + ".log").read_text().strip().splitlines()
-                    print(f"  a process ended with {status}: " + " | ".join(line.strip()[:160] for line in log[-3:]))
-            if options.json:
-                bench_results.write(options.json, report)
+        workers = Workers(options, impls, folder, deadlines)
+        waiting = list(impls)
+        try:
+            while waiting:
+                time.sleep(0.2)
+                workers.kill_late()
+                for impl in [impl for impl in waiting if not workers.running(impl)]:
+                    waiting.remove(impl)
+                    take_in(workers, impl, cases, report, options.json)
+        finally:
+            # Stopped from outside: what was measured counts all the same.
+            workers.kill_all()
+            for impl in waiting:
+                take_in(workers, impl, cases, report, options.json)
     print_table(report, impls)
     return 0
 
