@@ -24,10 +24,11 @@ struct RowSums {
 };
 
 __device__ inline float RowShift(const float* x, int64_t n) {
+  if (n < 8) return x[0];
   float sum = 0.0f;
-  int count = 0;
-  for (; count < 8 && count < n; ++count) sum += x[count];
-  return sum / static_cast<float>(count);
+#pragma unroll
+  for (int i = 0; i < 8; ++i) sum += x[i];
+  return sum * 0.125f;
 }
 
 /// Mean and sum of squared distances from it.

@@ -293,8 +293,10 @@ def take_in(workers, impl, cases, report, path):
 
 
 def fresh_report(options):
-    names = subprocess.run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True,
-                           check=False).stdout.splitlines()
+    names = []
+    with contextlib.suppress(OSError):
+        names = subprocess.run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True,
+                               check=False).stdout.splitlines()
     return {"device": names[0] if names else "unknown", "date": time.strftime("%Y-%m-%d", time.gmtime()),
             "commit": options.commit, "source_hash": options.source_hash, "copy_gbs": 0.0, "rows": []}
 
@@ -387,7 +389,7 @@ def main(arguments):
             for impl in waiting:
                 take_in(workers, impl, cases, report, options.json)
     print_table(report, impls)
-    return 0
+    return 0 if any(row["impl"] in impls for row in report["rows"]) else 1
 
 
 if __name__ == "__main__":

@@ -56,7 +56,7 @@ def label_of(row):
     extra = [text for text in (row["layout"].upper() if row["layout"] else "", row["variant"]) if text]
     if row["op"] != "batch_norm" and row["weight_dtype"] != row["dtype"]:
         extra.append(f"{row['weight_dtype']} weights")
-    return bench_results.shape_text(row["shape"]) + "".join(f"\n{text}" for text in extra)
+    return bench_results.shape_text(row["shape"]) + "".join(f" {text}" for text in extra)
 
 
 def draw_bars(pyplot, report, folder):
@@ -85,14 +85,27 @@ def draw_bars(pyplot, report, folder):
     return paths
 
 
+def size_of(row):
+    """What a sweep runs over: the hidden size, or a channel's values."""
+    if row["op"] != "batch_norm":
+        return row["shape"][1]
+    values = 1
+    for extent in row["shape"]:
+        values *= extent
+    return values // row["shape"][1]
+
+
 def draw_sweeps(pyplot, report, folder):
-    """Effective bandwidth over bytes moved, one picture for each op."""
+    """Speed over the hidden size (of a channel, for BatchNorm), one picture for each op; the largest tensor of each size."""
+    from matplotlib import ticker
+
     paths = []
     plain = [row for row in report["rows"]
              if row["variant"] == "" and row["dtype"] in ("f32", "bf16") and row["impl"] in COLOURS]
     for op in TITLES:
         rows = [row for row in plain if row["op"] == op and
-                (op == "batch_norm" or row["weight_dtype"] == row["dtype"])]
+                (row["layout"] != "nhwc" if op == "batch_norm" else
+                 row["weight_dtype"] == row["dtype"] and row["shape"][1] % 2 == 0)]  # odd sizes stand among the bars
         panels = sorted({(row["direction"], row["dtype"]) for row in rows}, key=lambda panel: (panel[1], panel[0]))
         if not panels:
             continue
@@ -101,16 +114,24 @@ def draw_sweeps(pyplot, report, folder):
         figure, grid = pyplot.subplots(lines, columns, figsize=(4.6 * columns, 3.2 * lines), sharey=True, squeeze=False)
         for axes, (direction, dtype) in zip(grid.flat, panels):
             for impl in implementations(rows):
-                points = sorted((row["bytes"] / 2**20, row["bytes"] / row["us"] / 1e3) for row in rows
-                                if (row["direction"], row["dtype"], row["impl"]) == (direction, dtype, impl))
+                largest = {}
+                for row in rows:
+                    if (row["direction"], row["dtype"], row["impl"]) == (direction, dtype, impl):
+                        known = largest.get(size_of(row))
+                        if known is None or row["bytes"] > known["bytes"]:
+                            largest[size_of(row)] = row
+                points = sorted((size, row["share_of_same_size_copy"]) for size, row in largest.items())
                 if points:
-                    axes.plot(*zip(*points), marker="o", markersize=3, linewidth=1.2 if impl == "normd" else 0.8,
+                    axes.plot(*zip(*points), marker="o", markersize=3, linewidth=1.6 if impl == "normd" else 0.9,
                               color=COLOURS[impl], label=LABELS.get(impl, impl))
-            axes.axhline(report["copy_gbs"], color="#555555", linewidth=0.8, linestyle="--")
+            axes.axhline(1.0, color="#555555", linewidth=0.8, linestyle="--")
             axes.set_xscale("log", base=2)
+            axes.xaxis.set_major_formatter(ticker.FuncFormatter(lambda size, _: f"{size:g}"))
+            axes.tick_params(axis="x", labelsize=7.5, rotation=30)
+            axes.set_ylim(0, 1.2)
             axes.set_title(f"{TITLES[op]} {direction}, {dtype}")
-            axes.set_xlabel("MiB moved")
-            axes.set_ylabel("GB/s (dashed: a large copy)")
+            axes.set_xlabel("values of a channel (NCHW, [N, C])" if op == "batch_norm" else "hidden size")
+            axes.set_ylabel("speed, share of a copy")
         grid.flat[0].legend(fontsize=7.5)
         figure.tight_layout()
         paths.append(save(pyplot, figure, folder, f"sweep_{op}"))
@@ -153,7 +174,7 @@ def draw_roofline(pyplot, report, folder, measured):
     low, high = 0.125, 128.0
     axes.plot([low, ridge, high], [low * copy / 1e3, peak, peak], color="#555555", linewidth=1.2)
     axes.axvline(ridge, color="#bbbbbb", linewidth=0.8, linestyle=":")
-    axes.text(ridge * 1.08, peak * 0.03, f"ridge point\n{ridge:.1f} FLOP/byte", fontsize=8)
+    axes.text(ridge * 1.08, peak * 0.2, f"ridge point\n{ridge:.1f} FLOP/byte", fontsize=8)
     axes.text(low * 1.1, low * copy / 1e3 * 1.7, f"copy {copy:.0f} GB/s", fontsize=8, rotation=33)
     axes.text(ridge * 1.3, peak * 1.08, f"f32 peak {peak:.0f} TFLOP/s", fontsize=8)
     markers = {"rms_norm": "o", "layer_norm": "s", "batch_norm": "^"}
