@@ -27,7 +27,7 @@ FLUSH_BYTES = 256 << 20
 SPIN_CYCLES = 1_000_000
 GRAPH_CALLS = 200
 # Processes of the libraries that compile for each shape, as parts of --processes.
-PROCESSES = {"torch_compile": 0.75, "liger": 0.25, "quack": 0.25}
+PROCESSES = {"torch_compile": 0.75, "cudnn": 0.25, "liger": 0.25, "quack": 0.25}
 
 
 class ColdTimer:

@@ -9,7 +9,7 @@ import bench_results
 
 COLOURS = {"normd": "#1b6ca8", "torch": "#d1495b", "torch_compile": "#edae49", "cudnn": "#66a182", "liger": "#8d6a9f",
            "quack": "#7d8597"}
-LABELS = {"torch": "PyTorch eager", "torch_compile": "torch.compile", "cudnn": "PyTorch with cuDNN", "liger": "Liger",
+LABELS = {"torch": "PyTorch eager", "torch_compile": "torch.compile", "cudnn": "cuDNN", "liger": "Liger",
           "quack": "QuACK"}
 TITLES = {"rms_norm": "RMSNorm", "layer_norm": "LayerNorm", "batch_norm": "BatchNorm"}
 

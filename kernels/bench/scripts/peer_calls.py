@@ -1,5 +1,7 @@
 """What each peer library calls for a case of the suite, and a check of its results. Needs PyTorch."""
 
+import importlib.util
+
 import torch
 import torch.nn.functional as F
 
@@ -93,9 +95,15 @@ def compiled_forward(case):
 
 
 def cudnn_forward(case):
-    if case["op"] != "batch_norm":
-        raise NotRun("PyTorch has cuDNN only for BatchNorm")
-    return torch_forward(case)
+    if case["op"] == "batch_norm":
+        return torch_forward(case)
+    if case["variant"] == "residual":
+        raise NotRun("cuDNN is called without a residual")
+    if importlib.util.find_spec("cudnn") is None:
+        raise NotRun("row norms of cuDNN need the package nvidia-cudnn-frontend")
+    from cudnn_rows import CudnnRowNorm
+
+    return CudnnRowNorm(case)
 
 
 def liger_forward(case):
@@ -146,6 +154,8 @@ def forward_of(impl, case):
 def call_of(impl, forward, inputs):
     """The call to be timed: `forward`, or the gradients of what it computed once."""
     torch.backends.cudnn.enabled = impl == "cudnn"
+    if hasattr(forward, "call"):
+        return forward.call(inputs)
     if impl == "cudnn":
         chosen = torch._batch_norm_impl_index(
             inputs.x.detach(), inputs.weight, inputs.bias, inputs.running_mean, inputs.running_var,
