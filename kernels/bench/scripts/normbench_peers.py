@@ -24,7 +24,7 @@ import bench_results
 
 IMPLS = ("torch", "cudnn", "liger", "quack", "torch_compile")
 FLUSH_BYTES = 256 << 20
-SPIN_CYCLES = 1_000_000
+SPIN_CYCLES = 700_000
 GRAPH_CALLS = 200
 # Processes of the libraries that compile for each shape, as parts of --processes.
 PROCESSES = {"torch_compile": 0.75, "cudnn": 0.25, "liger": 0.25, "quack": 0.25}
@@ -288,7 +288,7 @@ def merge_lines(lines, impl, cases, report):
 def take_in(workers, impl, cases, report, path):
     times, missing = merge_lines(workers.lines(impl), impl, cases, report)
     workers.describe_end(impl, times, cases, missing)
-    if path:
+    if path and times:
         bench_results.write(path, report)
 
 
@@ -373,7 +373,8 @@ def main(arguments):
         pathlib.Path(folder, "lock").touch()
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", os.path.join(folder, "inductor"))
         os.environ.setdefault("TRITON_CACHE_DIR", os.path.join(folder, "triton"))
-        os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # the processes themselves are side by side
+        for name in ("TORCHINDUCTOR_COMPILE_THREADS", "OMP_NUM_THREADS"):  # the processes themselves are side by side
+            os.environ.setdefault(name, "1")
         workers = Workers(options, impls, folder, deadlines)
         waiting = list(impls)
         try:
