@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Writes the tables of README.md that come from result files. Usage: readme_tables.py [--check] [ROOT]
 
-Between `<!-- results: NAME -->` and `<!-- end of results -->` stands the table NAME: summary, plots, rows, channels, ladder, graph.
+Between `<!-- results: NAME -->` and `<!-- end of results -->` stands the table NAME: summary, plots, rows, channels, graph, slower,
+ladder.
 --check writes nothing and fails where README.md differs.
 """
 
@@ -45,6 +46,20 @@ def provenance(report):
             f"{report['copy_gbs']:.0f} GB/s. `normbench kernels` and `normbench peers`, cold cache, medians.\n\n")
 
 
+def slower_cases(report):
+    """Cases where another library is faster by more than 2 %, and how many have another library's time at all."""
+    compared = [(case, best_peer(case)) for case in cases_of(report) if best_peer(case)]
+    return [(case, peer) for case, peer in compared if peer[1]["us"] * 1.02 < case["normd"]["us"]], len(compared)
+
+
+def slower(report):
+    cases, compared = slower_cases(report)
+    if not cases:
+        return f"None of {compared} cases.\n"
+    lines = [[bench_results.case_name(case["normd"]), cell(case["normd"]), f"{name} {cell(row)}"] for case, (name, row) in cases]
+    return f"{len(cases)} of {compared} cases, by more than 2 %:\n\n" + table(["case", "normd", "faster"], lines)
+
+
 def summary(report):
     """One line for each op, direction and element type: cases that move more than 64 MiB."""
     groups = {}
@@ -58,7 +73,10 @@ def summary(report):
         gains = [peer[1]["us"] / case["normd"]["us"] for case in cases if (peer := best_peer(case))]
         gain = f"{min(gains):.2f}x to {max(gains):.2f}x, median {median(gains):.2f}x" if gains else "not measured"
         lines.append([OPS[op], direction, dtype, str(len(cases)), f"{median(shares):.2f}", f"{min(shares):.2f}", gain])
-    return provenance(report) + table(
+    faster, compared = slower_cases(report)
+    standing = (f"Of {compared} cases that another library was timed on, normd is the fastest, or within 2 % of it, in "
+                f"{compared - len(faster)}. Cases over 64 MiB:\n\n") if compared else ""
+    return provenance(report) + standing + table(
         ["op", "direction", "type", "shapes", "share of a copy, median", "least", "faster than the best other library"], lines)
 
 
@@ -73,9 +91,8 @@ def detail(report, ops, variants):
         if row["op"] not in ops or row["variant"] not in variants:
             continue
         peer = best_peer(case)
-        notes = [text for text in (row["layout"].upper(), row["variant"],
-                                   "f32 weights" if row["weight_dtype"] != row["dtype"] and row["op"] != "batch_norm" else "")
-                 if text]
+        mixed = row["weight_dtype"] != row["dtype"] and row["op"] != "batch_norm"
+        notes = [text for text in (row["layout"].upper(), row["variant"], "f32 weights" if mixed else "") if text]
         lines.append([OPS[row["op"]], row["direction"], row["dtype"], bench_results.shape_text(row["shape"]),
                       " ".join(notes), cell(row), f"{row['bytes'] / row['us'] / 1e3:.0f}",
                       f"{peer[0]} {cell(peer[1])}" if peer else ""])
@@ -136,6 +153,8 @@ def render(name, results, root):
         return detail(report, ("batch_norm",), ("",))
     if name == "graph":
         return graph(report)
+    if name == "slower":
+        return slower(report)
     raise ValueError(f"README.md: no table is called '{name}'")
 
 

@@ -182,7 +182,8 @@ def draw_roofline(pyplot, report, folder, measured):
     seen = set()
     for kernel in report["kernels"]:
         best = [row["bytes"] / row["us"] / 1e3 for row in measured
-                if row["impl"] == "normd" and all(row[name] == kernel[name] for name in ("op", "direction", "dtype", "variant"))]
+                if row["impl"] == "normd" and all(row[name] == kernel[name]
+                                                  for name in ("op", "direction", "dtype", "variant"))]
         gbs = max(best, default=copy)
         name = f"{TITLES[kernel['op']]} {kernel['direction']}"
         axes.plot(kernel["flops_per_byte"], kernel["flops_per_byte"] * gbs / 1e3, markers[kernel["op"]],

@@ -86,6 +86,15 @@ class TablesTest(unittest.TestCase):
         self.assertIn("commit 0123456789ab;", text)
         self.assertIn("| RMSNorm | forward | f32 | 2 | 0.95 | 0.90 | 1.50x to 1.50x, median 1.50x |", text)
         self.assertIn("| BatchNorm | forward | bf16 | 1 | 0.83 | 0.83 | 2.00x to 2.00x, median 2.00x |", text)
+        self.assertIn("Of 2 cases that another library was timed on, normd is the fastest, or within 2 % of it, in 2.", text)
+
+    def test_faster_libraries_are_listed(self):
+        self.assertEqual(readme_tables.slower(self.report), "None of 2 cases.\n")
+        self.report["rows"][1]["us"] = 595.0  # within 2 %
+        self.assertEqual(readme_tables.slower(self.report), "None of 2 cases.\n")
+        self.report["rows"][1]["us"] = 500.0
+        self.assertIn("| rms_norm/forward/f32/65536x1024 | 600.0 us, 0.90 | PyTorch 500.0 us, 0.60 |",
+                      readme_tables.slower(self.report))
 
     def test_every_case_has_a_row_with_its_best_peer(self):
         text = readme_tables.detail(self.report, ("rms_norm",), ("",))
@@ -98,7 +107,8 @@ class TablesTest(unittest.TestCase):
 
     def test_the_ladder_lists_rungs(self):
         text = readme_tables.ladder({"rungs": [RUNG]})
-        self.assertIn("| LayerNorm forward 65536x1024 | L4 | float4 | 226.2 | 2376 | 0.57 | 40 | 256 | 75 | 16-byte loads |", text)
+        self.assertIn("| LayerNorm forward 65536x1024 | L4 | float4 | 226.2 | 2376 | 0.57 | 40 | 256 | 75 | 16-byte loads |",
+                      text)
 
     def test_check_fails_until_the_tables_are_written(self):
         with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
