@@ -4,4 +4,6 @@
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
-git ls-files -s kernels ':!kernels/bench/results' | sha256sum | cut -d ' ' -f 1
+listing=$(git ls-files -s kernels ':!kernels/bench/results')
+[[ -n $listing ]] || exit 1
+printf '%s\n' "$listing" | sha256sum | cut -d ' ' -f 1
