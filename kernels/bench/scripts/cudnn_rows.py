@@ -1,8 +1,17 @@
 """RMSNorm and LayerNorm through cuDNN's own graphs (the package nvidia-cudnn-frontend): PyTorch has no road to them."""
 
+import functools
+
 import torch
 
 EPS = 1e-5
+
+
+@functools.cache
+def process_handle():
+    import cudnn
+
+    return cudnn.create_handle()
 
 
 class CudnnRowNorm:
@@ -13,7 +22,7 @@ class CudnnRowNorm:
 
         self.cudnn = cudnn
         self.case = case
-        self.handle = cudnn.create_handle()
+        self.handle = process_handle()
         self.graph = None
 
     def call(self, inputs):
