@@ -8,7 +8,9 @@ Status LayerNormForward(const LayerNormForwardArgs& args, Workspace workspace,
   return internal::RowNormForwardCuda(internal::ToRowNorm(args), workspace, stream);
 }
 
-size_t LayerNormForwardWorkspaceBytes(const LayerNormForwardArgs& args) { return 0; }
+size_t LayerNormForwardWorkspaceBytes(const LayerNormForwardArgs& args) {
+  return internal::RowNormForwardCudaWorkspaceBytes(internal::ToRowNorm(args));
+}
 
 Status LayerNormForwardSegments(std::span<const LayerNormForwardArgs> segments, Workspace workspace,
                                 StreamHandle stream) {

@@ -7,7 +7,9 @@ Status RmsNormForward(const RmsNormForwardArgs& args, Workspace workspace, Strea
   return internal::RowNormForwardCuda(internal::ToRowNorm(args), workspace, stream);
 }
 
-size_t RmsNormForwardWorkspaceBytes(const RmsNormForwardArgs& args) { return 0; }
+size_t RmsNormForwardWorkspaceBytes(const RmsNormForwardArgs& args) {
+  return internal::RowNormForwardCudaWorkspaceBytes(internal::ToRowNorm(args));
+}
 
 Status RmsNormForwardSegments(std::span<const RmsNormForwardArgs> segments, Workspace workspace,
                               StreamHandle stream) {

@@ -6,6 +6,8 @@
 #include "dispatch/launch.h"
 #include "row_norm/row_norm_device.h"
 #include "row_norm/row_norm_kind.h"
+#include "row_norm/row_norm_ring_cuda.h"
+#include "row_norm/row_norm_ring_tuning.h"
 #include "row_norm/row_norm_tuning.h"
 #include "validation/argument_checks.h"
 
@@ -64,6 +66,7 @@ RowForwardParams DeviceParams(const RowNormForwardArgs& args) {
 
 const void* Kernel(const RowNormForwardArgs& args, const RowForwardPlan& plan,
                    RowLaunchKind launch) {
+  if (UsesRing(plan)) return RowRingSegmentsKernel(args, plan);
   return VisitElementPair(args.dtype, args.weight_dtype, [&](auto pair) {
     return norm_device::RowForwardKernel<decltype(pair)>(launch, DeviceKind(args.kind), plan.method,
                                                          plan.wide);
@@ -122,8 +125,16 @@ Status RowNormForwardCuda(const RowNormForwardArgs& args, Workspace workspace,
     NORM_RETURN_IF_ERROR(batch.Add(args));
     return batch.Flush();
   }
+  if (UsesRing(plan)) return LaunchRowRing(args, plan, DeviceParams(args), workspace, stream);
   return Launch(Kernel(args, plan, RowLaunchKind::kSingle), RowForwardLaunch(plan, args.rows),
                 DeviceParams(args), stream);
+}
+
+size_t RowNormForwardCudaWorkspaceBytes(const RowNormForwardArgs& args) {
+  const Result<DeviceTraits> device = CurrentDeviceTraits();
+  if (!device.ok()) return 0;
+  const RowForwardPlan plan = PlanRowForward(args.hidden_size, args.dtype, device.value());
+  return UsesRing(plan) ? RowRingWorkspaceBytes(plan, args.rows) : 0;
 }
 
 template <typename Args>

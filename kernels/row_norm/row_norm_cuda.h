@@ -10,6 +10,7 @@ namespace norm::internal {
 
 /// The public entry points of both ops come down to these; the contract is theirs.
 Status RowNormForwardCuda(const RowNormForwardArgs& args, Workspace workspace, StreamHandle stream);
+size_t RowNormForwardCudaWorkspaceBytes(const RowNormForwardArgs& args);
 /// Args: RmsNormForwardArgs or LayerNormForwardArgs.
 template <typename Args>
 Status RowNormForwardSegmentsCuda(std::span<const Args> segments, StreamHandle stream);

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "dispatch/segment_table.h"
+#include "row_norm/row_norm_ring_shape.h"
 
 namespace norm_device {
 
@@ -18,6 +19,8 @@ enum class RowMethod : uint8_t {
   kBlock,      // a block
   kBlockLong,  // a block, more per thread
   kCluster,    // a cluster of blocks
+  kRing,       // a cluster, that passes through shared memory, kShortRingGranules
+  kLongRing,   // a cluster, that passes through shared memory, kLongRingGranules
   kStreaming,  // a block, the row is read again in every pass
 };
 
@@ -47,6 +50,8 @@ constexpr int HeldRowElements(RowMethod method, int bytes, bool wide) {
     case RowMethod::kBlockLong:
     case RowMethod::kCluster:
       return wide || bytes == 2 ? kLongBytes / bytes : bytes == 8 ? 16 : 32;
+    case RowMethod::kRing:
+    case RowMethod::kLongRing:
     case RowMethod::kStreaming:
       break;
   }
@@ -103,10 +108,25 @@ static_assert(sizeof(RowForwardSegments) <= kMaxKernelParameterBytes);
 /// (RowForwardSegments).
 enum class RowLaunchKind : uint8_t { kSingle, kSegments };
 
+/// One request through rings.
+struct RowRingParams {
+  RowForwardParams request;
+  RingShape shape;
+  RingSlots slots;
+  RowClaims* claims;             // null: clusters take rows by turns
+  unsigned long long claim_tag;  // not 0, and unlike that of any launch that used the claims before
+};
+
 /// Kernels as the runtime launches them. `wide`: 16 bytes of consecutive elements per thread and
 /// access (hidden_size is a multiple of that), else single elements. Pair: see
 /// primitives/element_types.h.
 template <typename Pair>
 const void* RowForwardKernel(RowLaunchKind launch, RowKind kind, RowMethod method, bool wide);
+
+/// Of kRing and kLongRing, y in the type of x: takes RowRingParams or RowForwardSegments. `plain`: a
+/// single request that is aligned, has no residual and rounds once; the bits are those of the
+/// kernel for any request. Null for f64.
+template <typename Pair>
+const void* RowRingKernel(RowLaunchKind launch, RowKind kind, RowMethod method, bool plain);
 
 }  // namespace norm_device

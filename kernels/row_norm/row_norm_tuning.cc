@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "row_norm/row_norm_ring_tuning.h"
+
 namespace norm::internal {
 namespace {
 
@@ -93,7 +95,10 @@ class Planner {
 
 }  // namespace
 
-RowForwardPlan PlanRowForward(int64_t hidden_size, DType dtype, DeviceTraits device) {
+RowForwardPlan PlanRowForward(int64_t hidden_size, DType dtype, DeviceTraits device,
+                              bool quantizes) {
+  RowForwardPlan ring;
+  if (!quantizes && PlanRowRing(hidden_size, dtype, device, ring)) return ring;
   Planner planner(hidden_size, dtype);
   // Long threads: fewer of them take part in a reduction, and several blocks fit a multiprocessor.
   constexpr int kMaxShortThreads = 64;
@@ -110,9 +115,10 @@ RowForwardPlan PlanRowForward(int64_t hidden_size, DType dtype, DeviceTraits dev
 
 LaunchConfig RowForwardLaunch(const RowForwardPlan& plan, int64_t rows) {
   LaunchConfig launch;
-  launch.blocks_x =
-      std::min(CeilDiv(rows, plan.rows_per_block), kMaxBlocksX / plan.cluster_blocks) *
-      plan.cluster_blocks;
+  const int64_t most =
+      plan.max_clusters > 0 ? plan.max_clusters : kMaxBlocksX / plan.cluster_blocks;
+  launch.blocks_x = std::min(CeilDiv(rows, plan.rows_per_block), most) * plan.cluster_blocks;
+  launch.dynamic_shared_bytes = plan.shared_bytes;
   launch.threads_x = plan.threads;
   launch.cluster_blocks = plan.cluster_blocks;
   return launch;

@@ -18,12 +18,16 @@ struct RowForwardPlan {
   bool wide = false;  // hidden_size is a multiple of the elements in 16 bytes
   int threads = 0;    // of a block
   int rows_per_block = 1;
-  int cluster_blocks = 1;  // that share a row
+  int cluster_blocks = 1;    // that share a row
+  int64_t max_clusters = 0;  // rings: those that loop over all rows; 0: one for each row
+  int64_t shared_bytes = 0;  // dynamic shared memory of a block
 
   friend bool operator==(const RowForwardPlan&, const RowForwardPlan&) = default;
 };
 
-RowForwardPlan PlanRowForward(int64_t hidden_size, DType dtype, DeviceTraits device);
+/// `quantizes`: y is not in the type of x, which rings do not write.
+RowForwardPlan PlanRowForward(int64_t hidden_size, DType dtype, DeviceTraits device,
+                              bool quantizes = false);
 
 /// Blocks for `rows` rows; they loop when there are more rows than a grid has blocks.
 LaunchConfig RowForwardLaunch(const RowForwardPlan& plan, int64_t rows);

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "batch_norm/batch_norm_tuning.h"
+#include "row_norm/row_norm_ring_tuning.h"
 #include "row_norm/row_norm_tuning.h"
 
 namespace norm::internal {
@@ -19,6 +20,11 @@ constexpr int64_t kHiddenSizes[] = {
 /// Elements of a row that the plan's threads hold in registers.
 int64_t HeldElements(const RowForwardPlan& plan, DType dtype) {
   if (plan.method == RowMethod::kStreaming) return INT64_MAX;
+  if (UsesRing(plan)) {
+    const int threads = plan.threads - norm_device::kRingFeederThreads;
+    return int64_t{threads} * plan.cluster_blocks * RowRingGranules(plan).of_row * 16 /
+           static_cast<int64_t>(DTypeSize(dtype));
+  }
   const int64_t threads = int64_t{plan.threads} * plan.cluster_blocks / plan.rows_per_block;
   return threads *
          norm_device::HeldRowElements(plan.method, static_cast<int>(DTypeSize(dtype)), plan.wide);
@@ -35,7 +41,7 @@ TEST(RowNormTuningTest, EveryRowFitsItsThreads) {
         EXPECT_LE(plan.threads, norm_device::kMaxBlockRowThreads);
         EXPECT_EQ(plan.wide, hidden_size * DTypeSize(dtype) % 16 == 0);
         EXPECT_TRUE(plan.cluster_blocks == 1 || device.HasClusters());
-        EXPECT_LE(plan.cluster_blocks, 8);
+        EXPECT_LE(plan.cluster_blocks, UsesRing(plan) ? 16 : 8);
       }
     }
   }
@@ -81,9 +87,53 @@ TEST(RowNormTuningTest, MethodsChangeAtTheDocumentedSizes) {
   EXPECT_EQ(method(1024, DType::kBF16), RowMethod::kBlock);
   EXPECT_EQ(method(1023, DType::kBF16), RowMethod::kBlock);
   EXPECT_EQ(method(16384, DType::kF32), RowMethod::kBlockLong);
-  EXPECT_EQ(method(16388, DType::kF32), RowMethod::kCluster);
+  EXPECT_EQ(method(16388, DType::kF32), RowMethod::kRing);
+  EXPECT_EQ(method(16389, DType::kF32), RowMethod::kCluster);
+  EXPECT_EQ(method(65536, DType::kF32), RowMethod::kRing);
+  EXPECT_EQ(method(65536, DType::kBF16), RowMethod::kRing);
+  EXPECT_EQ(method(262144, DType::kBF16), RowMethod::kLongRing);
+  EXPECT_EQ(method(262144, DType::kF32), RowMethod::kLongRing);
+  EXPECT_EQ(method(16384, DType::kF64), RowMethod::kCluster);
   EXPECT_EQ(method(1 << 20, DType::kF32), RowMethod::kStreaming);
   EXPECT_EQ(PlanRowForward(16388, DType::kF32, kWithoutClusters).method, RowMethod::kStreaming);
+}
+
+TEST(RowNormTuningTest, RingsHoldTheRowAndFitTheDevice) {
+  for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    const int64_t elements = 16 / static_cast<int64_t>(DTypeSize(dtype));
+    for (int64_t granules = 4097; granules < 70000; granules += granules < 5000 ? 1 : 97) {
+      const RowForwardPlan plan = PlanRowForward(granules * elements, dtype, kDevice);
+      if (!UsesRing(plan)) continue;
+      SCOPED_TRACE(testing::Message() << DTypeName(dtype) << " " << granules);
+      const norm_device::RingGranules of_thread = RowRingGranules(plan);
+      const norm_device::RingShape shape = RowRingShape(plan, granules * elements, dtype);
+      EXPECT_EQ(shape.LaunchThreads(), plan.threads);
+      EXPECT_LE(shape.threads, of_thread.max_threads);
+      // Only the last granule of a thread may be missing.
+      for (int rank = 0; rank < shape.blocks; ++rank) {
+        const int of_block = shape.FirstGranule(rank + 1) - shape.FirstGranule(rank);
+        EXPECT_LE(of_block, shape.threads * of_thread.of_row);
+        EXPECT_GE(of_block, shape.threads * (of_thread.of_row - 1));
+      }
+      EXPECT_EQ(shape.FirstGranule(shape.blocks), granules);
+      EXPECT_LE(plan.shared_bytes, kDevice.max_shared_bytes);
+      EXPECT_LE(plan.max_clusters * plan.cluster_blocks, kDevice.sm_count);
+      const int slots = shape.Slots(static_cast<int>(plan.shared_bytes));
+      const int chunks = of_thread.of_row / of_thread.of_slot;
+      for (bool has_residual : {false, true}) {
+        const norm_device::RingSlots shared_out(of_thread, slots, has_residual);
+        EXPECT_GE(shared_out.x, chunks + 1 + shared_out.residual);
+        EXPECT_EQ(shared_out.residual > 0, has_residual);
+        EXPECT_EQ(shared_out.x + shared_out.residual, slots);
+      }
+    }
+  }
+}
+
+TEST(RowNormTuningTest, RingsAreForTheTypeOfXOnDevicesWithClusters) {
+  EXPECT_TRUE(UsesRing(PlanRowForward(65536, DType::kBF16, kDevice)));
+  EXPECT_FALSE(UsesRing(PlanRowForward(65536, DType::kBF16, kDevice, /*quantizes=*/true)));
+  EXPECT_FALSE(UsesRing(PlanRowForward(65536, DType::kBF16, kWithoutClusters)));
 }
 
 TEST(RowNormTuningTest, RowsDecideOnlyHowManyBlocksAreLaunched) {
