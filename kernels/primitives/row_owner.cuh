@@ -54,6 +54,11 @@ class LaneRow {
     LaneSum<kLanes>(values);
   }
   __device__ uint32_t Max(uint32_t value) { return LaneMax<kLanes>(value); }
+  /// Both in one exchange.
+  __device__ void SumAndMax(float (&sum)[1], uint32_t& largest) {
+    LaneSum<kLanes>(sum);
+    largest = LaneMax<kLanes>(largest);
+  }
   /// Whether `condition`, the same for all threads of a row, holds for a row whose threads must
   /// reach sums together with this one's.
   __device__ static bool AnyRow(bool condition) {
@@ -87,7 +92,7 @@ class BlockOwner : public WarpSpans {
     double partial[2][kMaxSums][kMaxWarps];
   };
 
-  __device__ explicit BlockOwner(Scratch& scratch) : scratch_(scratch) {}
+  __device__ explicit BlockOwner(Scratch& scratch) : scratch_(&scratch) {}
 
   __device__ static int row_in_block() { return 0; }
   __device__ static int rows_per_block() { return 1; }
@@ -125,10 +130,26 @@ class BlockOwner : public WarpSpans {
     return largest;
   }
 
+  /// Both in one exchange.
+  __device__ void SumAndMax(float (&sum)[1], uint32_t& largest) {
+    LaneSum<kWarpThreads>(sum);
+    const uint32_t values[2] = {__float_as_uint(sum[0]), LaneMax<kWarpThreads>(largest)};
+    Exchange<uint32_t, 2>(values, 0U);
+    sum[0] = 0.0F;
+    ForEachFour(Part<float>(0), [&](const float(&four)[4]) {
+      sum[0] += (four[0] + four[1]) + (four[2] + four[3]);
+    });
+    largest = 0;
+    ForEachFour(Part<uint32_t>(1), [&](const uint32_t(&four)[4]) {
+      largest = max(largest, max(max(four[0], four[1]), max(four[2], four[3])));
+    });
+    turn_ ^= 1;
+  }
+
  private:
   template <typename T>
   __device__ T* Part(int k) const {
-    return reinterpret_cast<T*>(scratch_.partial[turn_][k]);
+    return reinterpret_cast<T*>(scratch_->partial[turn_][k]);
   }
 
   /// Publishes one value per warp, and fillers up to a multiple of four.
@@ -160,7 +181,7 @@ class BlockOwner : public WarpSpans {
     }
   }
 
-  Scratch& scratch_;
+  Scratch* scratch_;
   int turn_ = 0;
 };
 
