@@ -26,12 +26,24 @@ __device__ inline uint32_t LaneMax(uint32_t value) {
   return value;
 }
 
+/// LaneSum of two values of different types at once.
+template <int kLanes, typename A, typename B>
+__device__ void LaneSumBoth(A& a, B& b) {
+#pragma unroll
+  for (int offset = kLanes / 2; offset > 0; offset /= 2) {
+    const A other_a = __shfl_xor_sync(0xffffffffU, a, offset);
+    const B other_b = __shfl_xor_sync(0xffffffffU, b, offset);
+    a += other_a;
+    b += other_b;
+  }
+}
+
 /// kLanes lanes own a row; the other lanes of the block own other rows. All lanes of a warp must
 /// reach Sum and Max together.
 template <int kLanes>
 class LaneRow {
  public:
-  static constexpr int kThreadsPerRow = kLanes;
+  static constexpr int kLanesPerRow = kLanes;  // of one warp
   static constexpr bool kWholeBlock = false;
   struct Scratch {};
 
@@ -53,6 +65,11 @@ class LaneRow {
   __device__ void Sum(C (&values)[K]) {
     LaneSum<kLanes>(values);
   }
+  /// Adds up in the values' own types.
+  template <typename A, typename B>
+  __device__ void SumBoth(A& a, B& b) {
+    LaneSumBoth<kLanes>(a, b);
+  }
   __device__ uint32_t Max(uint32_t value) { return LaneMax<kLanes>(value); }
   /// Both in one exchange.
   __device__ void SumAndMax(float (&sum)[1], uint32_t& largest) {
@@ -69,6 +86,7 @@ class LaneRow {
 /// What BlockOwner and ClusterOwner have in common: where granules lie.
 class WarpSpans {
  public:
+  static constexpr int kLanesPerRow = kWarpThreads;
   static constexpr bool kWholeBlock = true;
   static constexpr int kGranuleStep = kWarpThreads;
   static constexpr int kMaxWarps = 32;
@@ -106,26 +124,31 @@ class BlockOwner : public WarpSpans {
 
   template <typename C, int K>
   __device__ void Sum(C (&values)[K]) {
-    static_assert(K <= kMaxSums);
     LaneSum<kWarpThreads>(values);
-    Exchange<C, K>(values, C(0));
-#pragma unroll
-    for (int k = 0; k < K; ++k) {
-      C total = C(0);
-      ForEachFour(Part<C>(k),
-                  [&](const C(&four)[4]) { total += (four[0] + four[1]) + (four[2] + four[3]); });
-      values[k] = total;
-    }
-    turn_ ^= 1;
+    SumOverWarps(values);
+  }
+
+  /// Adds up in the values' own types within warps, in A over warps.
+  template <typename A, typename B>
+  __device__ void SumBoth(A& a, B& b) {
+    LaneSumBoth<kWarpThreads>(a, b);
+    A both[2] = {a, static_cast<A>(b)};
+    SumOverWarps(both);
+    a = both[0];
+    b = static_cast<B>(both[1]);
   }
 
   __device__ uint32_t Max(uint32_t value) {
     uint32_t values[1] = {LaneMax<kWarpThreads>(value)};
     Exchange<uint32_t, 1>(values, 0U);
     uint32_t largest = 0;
-    ForEachFour(Part<uint32_t>(0), [&](const uint32_t(&four)[4]) {
-      largest = max(largest, max(max(four[0], four[1]), max(four[2], four[3])));
-    });
+#pragma unroll 1
+    for (int warp = 0; warp < Warps(); warp += 4) {
+      const Four<uint32_t> four =
+          *reinterpret_cast<const Four<uint32_t>*>(Part<uint32_t>(0) + warp);
+      largest = max(max(largest, max(four.values[0], four.values[1])),
+                    max(four.values[2], four.values[3]));
+    }
     turn_ ^= 1;
     return largest;
   }
@@ -136,17 +159,37 @@ class BlockOwner : public WarpSpans {
     const uint32_t values[2] = {__float_as_uint(sum[0]), LaneMax<kWarpThreads>(largest)};
     Exchange<uint32_t, 2>(values, 0U);
     sum[0] = 0.0F;
-    ForEachFour(Part<float>(0), [&](const float(&four)[4]) {
-      sum[0] += (four[0] + four[1]) + (four[2] + four[3]);
-    });
     largest = 0;
-    ForEachFour(Part<uint32_t>(1), [&](const uint32_t(&four)[4]) {
-      largest = max(largest, max(max(four[0], four[1]), max(four[2], four[3])));
-    });
+#pragma unroll 1
+    for (int warp = 0; warp < Warps(); warp += 4) {
+      const Four<float> sums = *reinterpret_cast<const Four<float>*>(Part<float>(0) + warp);
+      const Four<uint32_t> four =
+          *reinterpret_cast<const Four<uint32_t>*>(Part<uint32_t>(1) + warp);
+      sum[0] += (sums.values[0] + sums.values[1]) + (sums.values[2] + sums.values[3]);
+      largest = max(max(largest, max(four.values[0], four.values[1])),
+                    max(four.values[2], four.values[3]));
+    }
     turn_ ^= 1;
   }
 
  private:
+  template <typename C, int K>
+  __device__ void SumOverWarps(C (&values)[K]) {
+    static_assert(K <= kMaxSums);
+    Exchange<C, K>(values, C(0));
+#pragma unroll
+    for (int k = 0; k < K; ++k) values[k] = C(0);
+#pragma unroll 1
+    for (int warp = 0; warp < Warps(); warp += 4) {
+#pragma unroll
+      for (int k = 0; k < K; ++k) {
+        const Four<C> four = *reinterpret_cast<const Four<C>*>(Part<C>(k) + warp);
+        values[k] += (four.values[0] + four.values[1]) + (four.values[2] + four.values[3]);
+      }
+    }
+    turn_ ^= 1;
+  }
+
   template <typename T>
   __device__ T* Part(int k) const {
     return reinterpret_cast<T*>(scratch_->partial[turn_][k]);
@@ -167,19 +210,12 @@ class BlockOwner : public WarpSpans {
     __syncthreads();
   }
 
-  __device__ static int Warps() { return blockDim.x / kWarpThreads; }
+  template <typename T>
+  struct alignas(16) Four {
+    T values[4];
+  };
 
-  template <typename T, typename Visit>
-  __device__ static void ForEachFour(const T* part, Visit&& visit) {
-    struct alignas(16) Four {
-      T values[4];
-    };
-#pragma unroll 1
-    for (int warp = 0; warp < Warps(); warp += 4) {
-      const Four four = *reinterpret_cast<const Four*>(part + warp);
-      visit(four.values);
-    }
-  }
+  __device__ static int Warps() { return blockDim.x / kWarpThreads; }
 
   Scratch* scratch_;
   int turn_ = 0;
@@ -214,23 +250,22 @@ class ClusterOwner : public WarpSpans {
   /// Adds up in C within warps, in f64 over warps.
   template <typename C, int K>
   __device__ void Sum(C (&values)[K]) {
-    static_assert(K <= kMaxSums);
     LaneSum<kWarpThreads>(values);
     double wide[K];
 #pragma unroll
     for (int k = 0; k < K; ++k) wide[k] = static_cast<double>(values[k]);
-    Exchange(wide);
-#pragma unroll
-    for (int k = 0; k < K; ++k) {
-      wide[k] = 0.0;
-      for (int part = threadIdx.x % kWarpThreads; part < Parts(); part += kWarpThreads) {
-        wide[k] += scratch_.partial[turn_][k][part];
-      }
-    }
-    LaneSum<kWarpThreads>(wide);
+    SumOverWarps(wide);
 #pragma unroll
     for (int k = 0; k < K; ++k) values[k] = static_cast<C>(wide[k]);
-    turn_ ^= 1;
+  }
+
+  template <typename A, typename B>
+  __device__ void SumBoth(A& a, B& b) {
+    LaneSumBoth<kWarpThreads>(a, b);
+    double both[2] = {static_cast<double>(a), static_cast<double>(b)};
+    SumOverWarps(both);
+    a = static_cast<A>(both[0]);
+    b = static_cast<B>(both[1]);
   }
 
   __device__ uint32_t Max(uint32_t value) {
@@ -245,6 +280,21 @@ class ClusterOwner : public WarpSpans {
   }
 
  private:
+  template <int K>
+  __device__ void SumOverWarps(double (&values)[K]) {
+    static_assert(K <= kMaxSums);
+    Exchange(values);
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+      values[k] = 0.0;
+      for (int part = threadIdx.x % kWarpThreads; part < Parts(); part += kWarpThreads) {
+        values[k] += scratch_.partial[turn_][k][part];
+      }
+    }
+    LaneSum<kWarpThreads>(values);
+    turn_ ^= 1;
+  }
+
   __device__ int Parts() const { return blocks_ * static_cast<int>(blockDim.x / kWarpThreads); }
 
   /// Publishes one value per warp to every block of the cluster. Its barrier also separates the

@@ -14,9 +14,6 @@ namespace norm::internal {
 /// and rows with large means or tiny spreads keep full precision. Needs no workspace.
 Status RowNormForwardCpu(const RowNormForwardArgs& args, ThreadPool& threads);
 
-/// Rows [begin, end) of a call that Validate accepts, with an output format other than kSameAsInput.
-void RowNormQuantizedRowsCpu(const RowNormForwardArgs& args, int64_t begin, int64_t end);
-
 /// One segment after the other. Args: RmsNormForwardArgs or LayerNormForwardArgs.
 template <typename Args>
 Status RowNormForwardSegmentsCpu(std::span<const Args> segments, ThreadPool& threads) {
@@ -26,6 +23,9 @@ Status RowNormForwardSegmentsCpu(std::span<const Args> segments, ThreadPool& thr
   }
   return Status();
 }
+
+/// Rows [begin, end) of a call that Validate accepts, with an output format other than kSameAsInput.
+void RowNormQuantizedRowsCpu(const RowNormForwardArgs& args, int64_t begin, int64_t end);
 
 Status RowNormBackwardCpu(const RowNormBackwardArgs& args, Workspace workspace,
                           ThreadPool& threads);

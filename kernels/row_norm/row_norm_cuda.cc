@@ -18,20 +18,26 @@ namespace {
 using norm_device::RowForwardParams;
 using norm_device::RowForwardSegments;
 using norm_device::RowLaunchKind;
-using norm_device::RowOutput;
 
-RowOutput DeviceOutput(OutputFormat format) {
+norm_device::RowOutput DeviceOutput(OutputFormat format) {
   switch (format) {
     case OutputFormat::kSameAsInput:
       break;
     case OutputFormat::kF8E4M3:
-      return RowOutput::kF8E4M3;
+      return norm_device::RowOutput::kF8E4M3;
     case OutputFormat::kF8E4M3PerRow:
-      return RowOutput::kF8E4M3PerRow;
+      return norm_device::RowOutput::kF8E4M3PerRow;
     case OutputFormat::kInt8PerRow:
-      return RowOutput::kInt8PerRow;
+      return norm_device::RowOutput::kInt8PerRow;
   }
-  return RowOutput::kInputType;
+  return norm_device::RowOutput::kInputType;
+}
+
+/// Mean squares from here on are normal numbers in f32, or eps hides what they lose; an eps that f32
+/// would lose is far below them.
+float SmallestSquare(double eps) {
+  constexpr double kHidingEps = 1e-20;
+  return eps < kHidingEps ? 1e-18F : 0.0F;
 }
 
 RowForwardParams DeviceParams(const RowNormForwardArgs& args) {
@@ -44,13 +50,14 @@ RowForwardParams DeviceParams(const RowNormForwardArgs& args) {
   params.residual_sum = args.residual_sum;
   params.mean = args.mean;
   params.rstd = args.rstd;
-  params.row_scale = static_cast<float*>(args.row_scale);
   params.rows = args.rows;
   params.hidden_size = args.hidden_size;
   params.eps = args.eps;
   params.inverse_size = 1.0 / static_cast<double>(args.hidden_size);
   params.weight_offset = args.weight_offset;
-  params.inverse_y_scale = 1.0f / args.y_scale;
+  params.smallest_square = SmallestSquare(args.eps);
+  params.row_scale = static_cast<float*>(args.row_scale);
+  params.inverse_y_scale = 1.0F / args.y_scale;
   params.output = DeviceOutput(args.output_format);
   params.aligned =
       AllAligned({args.x, args.residual, args.weight, args.bias, args.y, args.residual_sum});

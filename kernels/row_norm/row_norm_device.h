@@ -12,40 +12,48 @@ enum class RowKind : uint8_t { kRms, kLayer };
 
 /// Who owns a row, and where it waits between the passes over it.
 enum class RowMethod : uint8_t {
-  kLanes8,     // 8 lanes of a warp, in registers
+  kLanes4,     // 4 lanes of a warp, in registers
+  kLanes8,     // 8 lanes
   kLanes16,    // 16 lanes
-  kWarp,       // a warp
-  kWarpLong,   // a warp, more per thread
   kBlock,      // a block
   kBlockLong,  // a block, more per thread
   kCluster,    // a cluster of blocks
   kStreaming,  // a block, the row is read again in every pass
 };
 
-/// Elements of a row that one thread holds, for elements of `bytes` bytes. Single elements: as many
-/// as hide a load's latency.
+/// Whether the last element of an odd row that is no multiple of 16 bytes is one thread's extra, so
+/// that sizes like 257 fill their threads.
+constexpr bool HasExtraElement(RowMethod method) {
+  return method != RowMethod::kLanes4 && method != RowMethod::kStreaming;
+}
+
+/// Consecutive elements of one access where a row is no multiple of 16 bytes, for elements of
+/// `bytes` bytes: pairs of 16-bit elements, else single ones.
+constexpr int NarrowRowAccess(RowMethod method, int bytes) {
+  return bytes == 2 && HasExtraElement(method) ? 2 : 1;
+}
+
+/// Elements of a row that one thread holds, besides an extra one, for elements of `bytes` bytes.
 constexpr int HeldRowElements(RowMethod method, int bytes, bool wide) {
   constexpr int kShortBytes = 64;
   constexpr int kLongBytes = 128;
   switch (method) {
+    case RowMethod::kLanes4:
+      return wide ? kShortBytes / bytes : 8;
     case RowMethod::kLanes8:
     case RowMethod::kLanes16:
-      return wide ? kShortBytes / bytes : 8;
-    case RowMethod::kWarp:
-      return wide ? kShortBytes / bytes : 12;
     case RowMethod::kBlock:
-      return wide ? kShortBytes / bytes : 16;
-    case RowMethod::kWarpLong:
+      return wide || bytes == 2 ? kShortBytes / bytes : 16;
     case RowMethod::kBlockLong:
     case RowMethod::kCluster:
-      return wide ? kLongBytes / bytes : bytes > 4 ? 16 : 32;
+      return wide || bytes == 2 ? kLongBytes / bytes : bytes == 8 ? 16 : 32;
     case RowMethod::kStreaming:
       break;
   }
   return 0;
 }
 
-inline constexpr int kLaneRowThreads = 128;      // of a block whose warps own rows
+inline constexpr int kLaneRowThreads = 64;       // of a block whose warps own rows
 inline constexpr int kMaxBlockRowThreads = 512;  // of a block that owns a row, or a part of it
 inline constexpr int kStreamingThreads = 512;
 
@@ -59,7 +67,7 @@ enum class RowOutput : uint8_t {
 
 inline constexpr float kLargestF8E4M3 = 448.0F;
 inline constexpr float kLargestInt8 = 127.0F;
-/// Row scales below this, whose reciprocal may not be finite, count as zero.
+/// Row scales below this count as zero.
 inline constexpr float kSmallestRowScale = 0x1p-126F;
 
 /// Absent optional tensors are null. Contiguous rows.
@@ -78,15 +86,17 @@ struct RowForwardParams {
   double eps;
   double inverse_size;  // 1 / hidden_size
   double weight_offset;
+  float smallest_square;  // f32 mean squares below are taken again in f64
   float inverse_y_scale;
   RowOutput output;
-  bool aligned;  // all tensors of [rows, hidden_size] and [hidden_size] start at a multiple of 16
-                 // bytes
+  bool aligned;   // all tensors of [rows, hidden_size] and [hidden_size] start at a multiple of 16
+                  // bytes
+  bool few_rows;  // no multiprocessor finds weight and bias in its cache
   bool round_normalized;  // x * rstd is rounded to the type of x before weight is applied
 };
 
-/// Requests of one launch.
-using RowForwardSegments = SegmentTable<RowForwardParams, 64>;
+/// Requests of one launch: as many as the 4 KB hold that launch at no extra cost.
+using RowForwardSegments = SegmentTable<RowForwardParams, 30>;
 static_assert(sizeof(RowForwardSegments) <= kMaxKernelParameterBytes);
 
 /// What a kernel takes: one request with y in the type of x (RowForwardParams), or any requests

@@ -9,26 +9,24 @@ namespace norm_device {
 template <RowLaunchKind kLaunch, typename Pair, RowKind kKind, bool kWide>
 struct RowForwardMethods {
   using X = typename Pair::Activation;
-  static constexpr int kV = kWide ? kWideElements<X> : 1;
+  static constexpr int kBytes = static_cast<int>(sizeof(StorageOf<X>));
 
   template <RowMethod kMethod, typename Owner>
   static const void* Held() {
-    constexpr int kElements =
-        HeldRowElements(kMethod, static_cast<int>(sizeof(StorageOf<X>)), kWide);
+    constexpr int kElements = HeldRowElements(kMethod, kBytes, kWide);
+    constexpr int kV = kWide ? kWideElements<X> : NarrowRowAccess(kMethod, kBytes);
     return reinterpret_cast<const void*>(
         &RowForwardHeld<kLaunch, Pair, kKind, kV, kElements, Owner>);
   }
 
   static const void* Select(RowMethod method) {
     switch (method) {
+      case RowMethod::kLanes4:
+        return Held<RowMethod::kLanes4, LaneRow<4>>();
       case RowMethod::kLanes8:
         return Held<RowMethod::kLanes8, LaneRow<8>>();
       case RowMethod::kLanes16:
         return Held<RowMethod::kLanes16, LaneRow<16>>();
-      case RowMethod::kWarp:
-        return Held<RowMethod::kWarp, LaneRow<32>>();
-      case RowMethod::kWarpLong:
-        return Held<RowMethod::kWarpLong, LaneRow<32>>();
       case RowMethod::kBlock:
         return Held<RowMethod::kBlock, BlockOwner>();
       case RowMethod::kBlockLong:
@@ -36,7 +34,8 @@ struct RowForwardMethods {
       case RowMethod::kCluster:
         return Held<RowMethod::kCluster, ClusterOwner>();
       case RowMethod::kStreaming:
-        return reinterpret_cast<const void*>(&RowForwardStreaming<kLaunch, Pair, kKind, kV>);
+        return reinterpret_cast<const void*>(&RowForwardStreaming < kLaunch, Pair, kKind,
+                                             kWide ? kWideElements<X> : 1 >);
     }
     return nullptr;
   }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "primitives/element_access.cuh"
 #include "primitives/packed_granule.cuh"
@@ -10,6 +11,7 @@
 #include "primitives/row_reduce.cuh"
 #include "row_norm/row_norm_forward.cuh"
 #include "row_norm/row_norm_forward_output.cuh"
+#include "row_norm/row_norm_forward_quantized.cuh"
 #include "row_norm/row_norm_statistics.cuh"
 
 namespace norm_device {
@@ -34,7 +36,6 @@ __global__ void __launch_bounds__(kStreamingThreads)
   using X = typename Pair::Activation;
   using C = ComputeOf<X>;
   using Launch = RowLaunchParams<kLaunch>;
-  using Writer = RowOutputWriter<Pair, kKind, V, Launch::kQuantizes>;
   __shared__ BlockRow::Scratch scratch;
   __shared__ BlockOwner::Scratch owner_scratch;
   BlockRow summing;
@@ -43,7 +44,7 @@ __global__ void __launch_bounds__(kStreamingThreads)
   int blocks = static_cast<int>(gridDim.x);
   const RowForwardParams& p =
       Launch::Request(launch, static_cast<int>(blockIdx.x), first_block, blocks);
-  const Writer writer(p);
+  const RowAffine<Pair, kKind> affine(p);
   // After the first pass the normalized values are those of the sum that this thread wrote itself.
   const auto* input =
       static_cast<const StorageOf<X>*>(p.residual != nullptr ? p.residual_sum : p.x);
@@ -54,15 +55,41 @@ __global__ void __launch_bounds__(kStreamingThreads)
         [&](int64_t column) { return LoadInput<X, V>(p, row_offset + column); }, input + row_offset,
         summing, scratch, p.hidden_size, p.aligned, p.eps);
     if (threadIdx.x == 0) StoreStatistics<kKind>(p, row, stats);
-    writer.Write(
-        [&](auto&& visit) {
-          const int64_t step = static_cast<int64_t>(blockDim.x) * V;
-          for (int64_t column = static_cast<int64_t>(threadIdx.x) * V; column < p.hidden_size;
-               column += step) {
-            visit(column, PackedGranule<X, V>::Load(input + row_offset + column, p.aligned));
-          }
-        },
-        row, threadIdx.x == 0, stats, owner);
+    const RowNormalizer<kKind, X> normalize(stats);
+    const auto for_each = [&](auto&& visit) {
+      const int64_t step = static_cast<int64_t>(blockDim.x) * V;
+      for (int64_t column = static_cast<int64_t>(threadIdx.x) * V; column < p.hidden_size;
+           column += step) {
+        const auto words = p.aligned ? affine.template Fetch<V, true>(column, true)
+                                     : affine.template Fetch<V, false>(column, true);
+        C values[V];
+        const auto x = PackedGranule<X, V>::Load(input + row_offset + column, p.aligned);
+        if (affine.round_normalized()) {
+          affine.template Apply<true, V>(x, words, normalize, values);
+        } else {
+          affine.template Apply<false, V>(x, words, normalize, values);
+        }
+        visit(column, values);
+      }
+    };
+    if constexpr (Launch::kQuantizes && std::is_same_v<C, float>) {
+      if (p.output != RowOutput::kInputType) {
+        const float factor = QuantizationFactor(p, row, threadIdx.x == 0, [&] {
+          uint32_t largest = 0;
+          for_each([&](int64_t, const C(&values)[V]) { TakeLargest(values, largest); });
+          return owner.Max(largest);
+        });
+        uint8_t* y = static_cast<uint8_t*>(p.y) + row_offset;
+        for_each([&](int64_t column, const C(&values)[V]) {
+          StoreQuantized(p, y + column, p.aligned, values, factor);
+        });
+        continue;
+      }
+    }
+    StorageOf<X>* y = static_cast<StorageOf<X>*>(p.y) + row_offset;
+    for_each([&](int64_t column, const C(&values)[V]) {
+      PackedGranule<X, V>::Rounded(values).Store(y + column, p.aligned);
+    });
   }
 }
 

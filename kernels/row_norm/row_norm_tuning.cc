@@ -15,6 +15,8 @@ constexpr int64_t CeilDiv(int64_t a, int64_t b) { return a / b + (a % b != 0 ? 1
 /// Lanes of a warp that own a row together.
 int Lanes(RowMethod method) {
   switch (method) {
+    case RowMethod::kLanes4:
+      return 4;
     case RowMethod::kLanes8:
       return 8;
     case RowMethod::kLanes16:
@@ -33,7 +35,7 @@ class Planner {
 
   /// Rows within warps, if one fits.
   bool UseLanes(RowMethod method) {
-    if (hidden_size_ > int64_t{Lanes(method)} * Elements(method)) return false;
+    if (Spread(method) > int64_t{Lanes(method)} * Elements(method)) return false;
     plan_.method = method;
     plan_.threads = norm_device::kLaneRowThreads;
     plan_.rows_per_block = plan_.threads / Lanes(method);
@@ -43,7 +45,7 @@ class Planner {
   /// A row in a block of at most `max_threads` threads, if it fits.
   bool UseBlock(RowMethod method, int max_threads) {
     const int64_t threads =
-        CeilDiv(hidden_size_, int64_t{Elements(method)} * kWarpThreads) * kWarpThreads;
+        CeilDiv(Spread(method), int64_t{Elements(method)} * kWarpThreads) * kWarpThreads;
     if (threads > max_threads) return false;
     plan_.method = method;
     plan_.threads = static_cast<int>(threads);
@@ -53,7 +55,7 @@ class Planner {
   /// A row in a cluster, if it fits: the smallest one, its warps spread evenly.
   bool UseCluster() {
     const int64_t warps =
-        CeilDiv(hidden_size_, int64_t{Elements(RowMethod::kCluster)} * kWarpThreads);
+        CeilDiv(Spread(RowMethod::kCluster), int64_t{Elements(RowMethod::kCluster)} * kWarpThreads);
     constexpr int kMaxBlockWarps = norm_device::kMaxBlockRowThreads / kWarpThreads;
     int blocks = 2;
     while (blocks <= kMaxClusterBlocks && CeilDiv(warps, blocks) > kMaxBlockWarps) blocks *= 2;
@@ -78,6 +80,12 @@ class Planner {
     return norm_device::HeldRowElements(method, element_bytes_, plan_.wide);
   }
 
+  /// Elements that are spread over the threads: all but an extra one.
+  int64_t Spread(RowMethod method) const {
+    const bool extra = !plan_.wide && norm_device::HasExtraElement(method);
+    return extra ? hidden_size_ - hidden_size_ % 2 : hidden_size_;
+  }
+
   int64_t hidden_size_;
   int element_bytes_;
   RowForwardPlan plan_;
@@ -87,10 +95,12 @@ class Planner {
 
 RowForwardPlan PlanRowForward(int64_t hidden_size, DType dtype, DeviceTraits device) {
   Planner planner(hidden_size, dtype);
-  // More than one block should fit a multiprocessor: others load while one adds up.
-  const int max_short_threads = planner.plan().wide ? 256 : norm_device::kMaxBlockRowThreads;
-  const bool held = planner.UseLanes(RowMethod::kLanes8) || planner.UseLanes(RowMethod::kLanes16) ||
-                    planner.UseLanes(RowMethod::kWarp) || planner.UseLanes(RowMethod::kWarpLong) ||
+  // Long threads: fewer of them take part in a reduction, and several blocks fit a multiprocessor.
+  constexpr int kMaxShortThreads = 64;
+  const int max_short_threads =
+      planner.plan().wide ? kMaxShortThreads : norm_device::kMaxBlockRowThreads / 2;
+  const bool held = planner.UseLanes(RowMethod::kLanes4) || planner.UseLanes(RowMethod::kLanes8) ||
+                    planner.UseLanes(RowMethod::kLanes16) ||
                     planner.UseBlock(RowMethod::kBlock, max_short_threads) ||
                     planner.UseBlock(RowMethod::kBlockLong, norm_device::kMaxBlockRowThreads) ||
                     (device.HasClusters() && planner.UseCluster());

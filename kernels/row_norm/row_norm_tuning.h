@@ -14,7 +14,7 @@ namespace norm::internal {
 /// How rows of one hidden size and dtype are reduced on one device. The number of rows is no input:
 /// it decides how many blocks are launched, never what a block does with a row.
 struct RowForwardPlan {
-  norm_device::RowMethod method = norm_device::RowMethod::kWarp;
+  norm_device::RowMethod method = norm_device::RowMethod::kBlock;
   bool wide = false;  // hidden_size is a multiple of the elements in 16 bytes
   int threads = 0;    // of a block
   int rows_per_block = 1;

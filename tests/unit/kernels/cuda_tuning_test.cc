@@ -42,6 +42,15 @@ TEST(RowNormTuningTest, EveryRowFitsItsThreads) {
   }
 }
 
+TEST(RowNormTuningTest, ASizeOneAboveAPowerOfTwoTakesNoMoreThreads) {
+  for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    for (int64_t hidden_size : {256, 4096, 8192}) {
+      const RowForwardPlan odd = PlanRowForward(hidden_size + 1, dtype, kDevice);
+      EXPECT_EQ(HeldElements(odd, dtype), hidden_size + 1) << DTypeName(dtype) << hidden_size;
+    }
+  }
+}
+
 TEST(RowNormTuningTest, BlocksHaveNoMoreWarpsThanTheRowFills) {
   for (int64_t hidden_size : {4097, 4100, 6144, 8193, 12288}) {
     for (DType dtype : {DType::kF32, DType::kBF16}) {
@@ -58,14 +67,20 @@ TEST(RowNormTuningTest, MethodsChangeAtTheDocumentedSizes) {
   const auto method = [](int64_t hidden_size, DType dtype) {
     return PlanRowForward(hidden_size, dtype, kDevice).method;
   };
+  EXPECT_EQ(method(64, DType::kF32), RowMethod::kLanes4);
   EXPECT_EQ(method(128, DType::kF32), RowMethod::kLanes8);
   EXPECT_EQ(method(256, DType::kF32), RowMethod::kLanes16);
-  EXPECT_EQ(method(1024, DType::kF32), RowMethod::kWarpLong);
-  EXPECT_EQ(method(1023, DType::kF32), RowMethod::kWarpLong);
-  EXPECT_EQ(method(1028, DType::kF32), RowMethod::kBlock);
+  EXPECT_EQ(method(257, DType::kF32), RowMethod::kLanes16);
+  EXPECT_EQ(method(512, DType::kF32), RowMethod::kBlock);
+  EXPECT_EQ(method(1023, DType::kF32), RowMethod::kBlock);
+  EXPECT_EQ(method(1024, DType::kF32), RowMethod::kBlock);
+  EXPECT_EQ(method(4096, DType::kF32), RowMethod::kBlockLong);
   EXPECT_EQ(method(4097, DType::kF32), RowMethod::kBlock);
+  EXPECT_EQ(method(128, DType::kBF16), RowMethod::kLanes4);
   EXPECT_EQ(method(256, DType::kBF16), RowMethod::kLanes8);
-  EXPECT_EQ(method(1024, DType::kBF16), RowMethod::kWarp);
+  EXPECT_EQ(method(257, DType::kBF16), RowMethod::kLanes8);
+  EXPECT_EQ(method(1024, DType::kBF16), RowMethod::kBlock);
+  EXPECT_EQ(method(1023, DType::kBF16), RowMethod::kBlock);
   EXPECT_EQ(method(16384, DType::kF32), RowMethod::kBlockLong);
   EXPECT_EQ(method(16388, DType::kF32), RowMethod::kCluster);
   EXPECT_EQ(method(1 << 20, DType::kF32), RowMethod::kStreaming);
