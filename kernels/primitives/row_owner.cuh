@@ -71,6 +71,11 @@ class LaneRow {
     LaneSumBoth<kLanes>(a, b);
   }
   __device__ uint32_t Max(uint32_t value) { return LaneMax<kLanes>(value); }
+  /// Both in one exchange.
+  __device__ void SumAndMax(float (&sum)[1], uint32_t& largest) {
+    LaneSum<kLanes>(sum);
+    largest = LaneMax<kLanes>(largest);
+  }
   /// Whether `condition`, the same for all threads of a row, holds for a row whose threads must
   /// reach sums together with this one's.
   __device__ static bool AnyRow(bool condition) {
@@ -105,7 +110,7 @@ class BlockOwner : public WarpSpans {
     double partial[2][kMaxSums][kMaxWarps];
   };
 
-  __device__ explicit BlockOwner(Scratch& scratch) : scratch_(scratch) {}
+  __device__ explicit BlockOwner(Scratch& scratch) : scratch_(&scratch) {}
 
   __device__ static int row_in_block() { return 0; }
   __device__ static int rows_per_block() { return 1; }
@@ -148,6 +153,25 @@ class BlockOwner : public WarpSpans {
     return largest;
   }
 
+  /// Both in one exchange.
+  __device__ void SumAndMax(float (&sum)[1], uint32_t& largest) {
+    LaneSum<kWarpThreads>(sum);
+    const uint32_t values[2] = {__float_as_uint(sum[0]), LaneMax<kWarpThreads>(largest)};
+    Exchange<uint32_t, 2>(values, 0U);
+    sum[0] = 0.0F;
+    largest = 0;
+#pragma unroll 1
+    for (int warp = 0; warp < Warps(); warp += 4) {
+      const Four<float> sums = *reinterpret_cast<const Four<float>*>(Part<float>(0) + warp);
+      const Four<uint32_t> four =
+          *reinterpret_cast<const Four<uint32_t>*>(Part<uint32_t>(1) + warp);
+      sum[0] += (sums.values[0] + sums.values[1]) + (sums.values[2] + sums.values[3]);
+      largest = max(max(largest, max(four.values[0], four.values[1])),
+                    max(four.values[2], four.values[3]));
+    }
+    turn_ ^= 1;
+  }
+
  private:
   template <typename C, int K>
   __device__ void SumOverWarps(C (&values)[K]) {
@@ -168,7 +192,7 @@ class BlockOwner : public WarpSpans {
 
   template <typename T>
   __device__ T* Part(int k) const {
-    return reinterpret_cast<T*>(scratch_.partial[turn_][k]);
+    return reinterpret_cast<T*>(scratch_->partial[turn_][k]);
   }
 
   /// Publishes one value per warp, and fillers up to a multiple of four.
@@ -193,7 +217,7 @@ class BlockOwner : public WarpSpans {
 
   __device__ static int Warps() { return blockDim.x / kWarpThreads; }
 
-  Scratch& scratch_;
+  Scratch* scratch_;
   int turn_ = 0;
 };
 

@@ -1,11 +1,14 @@
 #include "row_norm/row_norm_cuda.h"
 
 #include <algorithm>
+#include <type_traits>
 
 #include "dispatch/dtype_dispatch.h"
 #include "dispatch/launch.h"
 #include "row_norm/row_norm_device.h"
 #include "row_norm/row_norm_kind.h"
+#include "row_norm/row_norm_quantized_device.h"
+#include "row_norm/row_norm_quantized_tuning.h"
 #include "row_norm/row_norm_ring_cuda.h"
 #include "row_norm/row_norm_ring_tuning.h"
 #include "row_norm/row_norm_tuning.h"
@@ -73,6 +76,20 @@ const void* Kernel(const RowNormForwardArgs& args, const RowForwardPlan& plan,
   });
 }
 
+/// Quantized rows that have kernels of their own.
+Status LaunchQuantized(const RowNormForwardArgs& args, const QuantizedRowPlan& plan,
+                       StreamHandle stream) {
+  const void* kernel = VisitElementPair(args.dtype, args.weight_dtype, [&](auto pair) {
+    using Pair = decltype(pair);
+    if constexpr (std::is_same_v<typename Pair::Activation, norm_device::F64>) {
+      return static_cast<const void*>(nullptr);  // Validate refuses it
+    } else {
+      return norm_device::QuantizedRowKernel<Pair>(DeviceKind(args.kind), plan.method);
+    }
+  });
+  return Launch(kernel, QuantizedRowLaunch(plan, args.rows), DeviceParams(args), stream);
+}
+
 /// Collects segments, and launches those that it holds.
 class SegmentBatch {
  public:
@@ -83,6 +100,10 @@ class SegmentBatch {
 
   Status Add(const RowNormForwardArgs& args) {
     if (args.rows == 0) return Status();
+    if (args.output_format != OutputFormat::kSameAsInput) {
+      const auto plan = PlanQuantizedRow(args.hidden_size, args.dtype);
+      if (plan.has_value()) return LaunchQuantized(args, *plan, stream_);
+    }
     if (table_.segments == RowForwardSegments::kMaxSegments) NORM_RETURN_IF_ERROR(Flush());
     // Blocks loop over more rows than these.
     constexpr int64_t kMaxSegmentBlocks = kMaxBlocksX / RowForwardSegments::kMaxSegments;

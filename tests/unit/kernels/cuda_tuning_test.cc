@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "batch_norm/batch_norm_tuning.h"
+#include "row_norm/row_norm_quantized_tuning.h"
 #include "row_norm/row_norm_ring_tuning.h"
 #include "row_norm/row_norm_tuning.h"
 
@@ -183,6 +184,24 @@ TEST(BatchNormTuningTest, EmptyTensorsNeedOnlyChannels) {
   EXPECT_EQ(plan.shape.values, 0);
   EXPECT_EQ(plan.chunks.chunks, 0);
   EXPECT_EQ(plan.channels.blocks_x, 1);
+}
+
+TEST(QuantizedRowTest, HoldsRowsOfWholeAccessesAndLeavesOthers) {
+  for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    const int64_t wide = 16 / static_cast<int64_t>(DTypeSize(dtype));
+    for (int64_t hidden_size : kHiddenSizes) {
+      const auto plan = PlanQuantizedRow(hidden_size, dtype);
+      EXPECT_EQ(plan.has_value(), hidden_size % wide == 0 && hidden_size <= 16384) << hidden_size;
+      if (!plan.has_value()) continue;
+      EXPECT_GE(int64_t{plan->threads} / plan->rows_per_block * norm_device::kQuantizedRowElements,
+                hidden_size);
+      EXPECT_EQ(plan->threads % 32, 0);
+      EXPECT_LE(plan->threads, norm_device::kMaxQuantizedBlockThreads);
+      EXPECT_EQ(QuantizedRowLaunch(*plan, 1).blocks_x, 1);
+      EXPECT_EQ(QuantizedRowLaunch(*plan, 1001).blocks_x, 1000 / plan->rows_per_block + 1);
+    }
+  }
+  EXPECT_FALSE(PlanQuantizedRow(1024, DType::kF64).has_value());
 }
 
 }  // namespace

@@ -187,6 +187,46 @@ TEST_P(QuantizedRowNormTest, ARowAloneAtAnyAddressEqualsTheRowInABatch) {
   }
 }
 
+// Rows whose statistics take more than one way through memory, too: the sum may replace x or the
+// residual while the row is in use.
+TEST_P(QuantizedRowNormTest, TheSumMayReplaceXOrTheResidual) {
+  for (DataKind kind : {DataKind::kNormal, DataKind::kLargeMean}) {
+    for (int64_t hidden_size : {24, 1000, 4096, 4097}) {
+      SCOPED_TRACE(DataKindName(kind));
+      SCOPED_TRACE(hidden_size);
+      constexpr int64_t kRows = 5;
+      const DTypePair dtypes = GetParam().dtypes;
+      RowForwardCase problem = MakeCase(Op::kLayerNorm, kRows, hidden_size, kind);
+      problem.residual = MakeNormal(kRows * hidden_size, 0.0, 1.0, dtypes.dtype, 35);
+      const RowForwardOutputs apart = RunCase(*runner_, problem);
+      for (bool replaces_x : {true, false}) {
+        std::vector<std::byte> x = ToBytes(dtypes.dtype, problem.x);
+        std::vector<std::byte> residual = ToBytes(dtypes.dtype, problem.residual);
+        RowForwardOutputs out = apart;
+        std::fill(out.y.begin(), out.y.end(), std::byte{0x5A});
+        LayerNormForwardArgs args;
+        args.x = x.data();
+        args.residual = residual.data();
+        args.residual_sum = replaces_x ? x.data() : residual.data();
+        args.y = out.y.data();
+        args.row_scale = out.row_scale.empty() ? nullptr : out.row_scale.data();
+        args.rows = kRows;
+        args.hidden_size = hidden_size;
+        args.dtype = dtypes.dtype;
+        args.weight_dtype = dtypes.weight_dtype;
+        args.eps = problem.eps;
+        args.output_format = problem.output_format;
+        args.y_scale = problem.y_scale;
+        const Status status = runner_->Run(args);
+        ASSERT_TRUE(status.ok()) << status.message();
+        EXPECT_EQ(out.y, apart.y);
+        EXPECT_EQ(out.row_scale, apart.row_scale);
+        EXPECT_EQ(replaces_x ? x : residual, apart.residual_sum);
+      }
+    }
+  }
+}
+
 TEST_P(QuantizedRowNormTest, RowsOfZerosHaveScaleZero) {
   for (Op op : kRowOps) {
     for (int64_t hidden_size : {7, 512, 6000}) {
