@@ -5,6 +5,7 @@
 #include "batch_norm/batch_norm_inference_cuda.h"
 #include "batch_norm/batch_norm_passes_cuda.h"
 #include "batch_norm/batch_norm_ring_cuda.h"
+#include "batch_norm/batch_norm_rows_cuda.h"
 #include "dispatch/launch.h"
 #include "dispatch/workspace_layout.h"
 #include "norm/kernels/batch_norm.h"
@@ -50,6 +51,7 @@ size_t RunBytes(std::span<const BatchNormForwardArgs> segments, const DeviceTrai
     TakePublished(layout, *ring, segments.size());
     return layout.size_bytes();
   }
+  if (const std::optional<size_t> bytes = internal::RowsBytes(first, device)) return *bytes;
   return internal::ForwardPassesBytes(first, device);
 }
 
@@ -66,9 +68,16 @@ Status EnqueueRun(std::span<const BatchNormForwardArgs> segments, const DeviceTr
                                        TakePublished(layout, *ring, segments.size()), stream);
   }
   for (const BatchNormForwardArgs& args : segments) {
-    NORM_RETURN_IF_ERROR(internal::ForwardPasses(args, device, workspace, stream));
+    NORM_RETURN_IF_ERROR(internal::RowsBytes(args, device).has_value()
+                             ? internal::LaunchRows(args, device, workspace, stream)
+                             : internal::ForwardPasses(args, device, workspace, stream));
   }
   return Status();
+}
+
+size_t BytesWithoutRing(const BatchNormBackwardArgs& args, const DeviceTraits& device) {
+  const std::optional<size_t> bytes = internal::RowsBytes(args, device);
+  return bytes.has_value() ? *bytes : internal::BackwardPassesBytes(args, device);
 }
 
 bool Recomputes(const BatchNormBackwardArgs& args) { return args.rstd == nullptr; }
@@ -76,7 +85,13 @@ bool Recomputes(const BatchNormBackwardArgs& args) { return args.rstd == nullptr
 size_t RunBytes(std::span<const BatchNormBackwardArgs> segments, const DeviceTraits& device) {
   const BatchNormBackwardArgs& first = segments.front();
   const std::optional<RingPlan> ring = PlanRing(first, device);
-  if (!ring.has_value()) return internal::BackwardPassesBytes(first, device);
+  if (!ring.has_value()) {
+    size_t bytes = 0;
+    for (const BatchNormBackwardArgs& args : segments) {
+      bytes = std::max(bytes, BytesWithoutRing(args, device));
+    }
+    return bytes;
+  }
   WorkspaceLayout layout(nullptr);
   TakePublished(layout, *ring, segments.size());
   if (std::any_of(segments.begin(), segments.end(), Recomputes)) {
@@ -91,7 +106,9 @@ Status EnqueueRun(std::span<const BatchNormBackwardArgs> segments, const DeviceT
   const std::optional<RingPlan> ring = PlanRing(first, device);
   if (!ring.has_value()) {
     for (const BatchNormBackwardArgs& args : segments) {
-      NORM_RETURN_IF_ERROR(internal::BackwardPasses(args, device, workspace, stream));
+      NORM_RETURN_IF_ERROR(internal::RowsBytes(args, device).has_value()
+                               ? internal::LaunchRows(args, device, workspace, stream)
+                               : internal::BackwardPasses(args, device, workspace, stream));
     }
     return Status();
   }
@@ -105,8 +122,7 @@ Status EnqueueRun(std::span<const BatchNormBackwardArgs> segments, const DeviceT
   for (BatchNormBackwardArgs args : segments) {
     if (Recomputes(args)) {
       internal::BatchStatistics batch;
-      NORM_RETURN_IF_ERROR(
-          internal::StatisticsPasses(args, device, statistics, stream, batch));
+      NORM_RETURN_IF_ERROR(internal::StatisticsPasses(args, device, statistics, stream, batch));
       args.mean = batch.mean;
       args.rstd = batch.rstd;
     }
@@ -154,8 +170,8 @@ size_t BatchNormForwardWorkspaceBytes(const BatchNormForwardArgs& args) {
   return SegmentsBytes(std::span<const BatchNormForwardArgs>(&args, 1));
 }
 
-Status BatchNormForwardSegments(std::span<const BatchNormForwardArgs> segments,
-                                Workspace workspace, StreamHandle stream) {
+Status BatchNormForwardSegments(std::span<const BatchNormForwardArgs> segments, Workspace workspace,
+                                StreamHandle stream) {
   NORM_RETURN_IF_ERROR(ValidateSegments(segments));
   return EnqueueSegments(segments, workspace, stream);
 }
