@@ -32,6 +32,11 @@ struct RingKernel {
   /// Of the ring ahead of what is stored, the share that a slice may take, in percent: the rest is
   /// the time that a group's sums have to arrive.
   int64_t slice_percent;
+
+  constexpr int64_t MaxSteps(int64_t ahead, int64_t blocks) const {
+    constexpr int64_t kAlonePercent = 80;  // sums of one block have no other to wait for
+    return ahead * (blocks == 1 ? kAlonePercent : slice_percent) / 100;
+  }
 };
 
 constexpr RingKernel kForward = {norm_device::kForwardRing, norm_device::kFoldedForwardRing,
@@ -40,15 +45,15 @@ constexpr RingKernel kBackward = {norm_device::kBackwardRing, norm_device::kFold
                                   norm_device::kBackwardRingSums, 75};
 
 /// The division of `items` of `values` parts, `step` of them a step and `part_bytes` each, that
-/// takes a block the least time, among those of at most `max_steps`.
-Division BestDivision(int64_t items, int64_t values, int64_t step, int64_t part_bytes,
-                      int64_t max_steps, int64_t max_blocks, int64_t sm_count) {
+/// takes a block the least time, among those that leave sums of a group the time to arrive.
+Division BestDivision(const RingKernel& kernel, int64_t items, int64_t values, int64_t step,
+                      int64_t part_bytes, int64_t ahead, int64_t max_blocks, int64_t sm_count) {
   Division best;
   int64_t best_cost = std::numeric_limits<int64_t>::max();
   for (int64_t blocks = 1; blocks <= std::min({sm_count, max_blocks, values}); ++blocks) {
     const int64_t slice = CeilDiv(values, blocks);
     const int64_t steps = CeilDiv(slice, step);
-    if (steps > max_steps) continue;
+    if (steps > kernel.MaxSteps(ahead, blocks)) continue;
     const int64_t rounds = CeilDiv(items, sm_count / blocks);
     const int64_t cost = rounds * (slice * part_bytes + kRoundBytes);
     if (cost < best_cost) {
@@ -139,10 +144,9 @@ std::optional<RingPlan> PlanRing(const RingKernel& kernel, const BatchNormShape&
     const int64_t ring_steps = (device.max_shared_bytes - kFoldedSharedBytes) / step_bytes;
     // One lane gathers a channel's sums block by block.
     constexpr int64_t kMaxFoldedBlocks = 16;
-    const Division division = BestDivision(
-        ring.items, shape.batch, rows * traits.unroll, image_bytes,
-        (ring_steps - traits.in_flight) * kernel.slice_percent / 100, kMaxFoldedBlocks,
-        device.sm_count);
+    const Division division =
+        BestDivision(kernel, ring.items, shape.batch, rows * traits.unroll, image_bytes,
+                     ring_steps - traits.in_flight, kMaxFoldedBlocks, device.sm_count);
     if (division.group_blocks == 0) return std::nullopt;
     SetGroups(plan, division, device.sm_count);
     SetRing(plan, traits, step_bytes, ring_steps, norm_device::kFoldedRingBuffers);
@@ -153,10 +157,9 @@ std::optional<RingPlan> PlanRing(const RingKernel& kernel, const BatchNormShape&
     ring.run = static_cast<uint32_t>(plane_bytes / kRingGranuleBytes);
     const int64_t ring_steps = (device.max_shared_bytes - kPlaneSharedBytes) / traits.StepBytes();
     const Division division =
-        BestDivision(ring.items, shape.batch * ring.run, int64_t{traits.threads} * traits.unroll,
-                     kRingGranuleBytes * traits.tensors,
-                     (ring_steps - traits.in_flight) * kernel.slice_percent / 100, kMaxGroupBlocks,
-                     device.sm_count);
+        BestDivision(kernel, ring.items, shape.batch * ring.run,
+                     int64_t{traits.threads} * traits.unroll, kRingGranuleBytes * traits.tensors,
+                     ring_steps - traits.in_flight, kMaxGroupBlocks, device.sm_count);
     if (division.group_blocks == 0) return std::nullopt;
     SetGroups(plan, division, device.sm_count);
     SetRing(plan, traits, traits.StepBytes(), ring_steps, norm_device::kRingBuffers - 1);
