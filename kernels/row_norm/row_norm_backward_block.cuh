@@ -33,9 +33,9 @@ __device__ __noinline__ void CarefulBlockRow(const RingBackwardParams& p, RowPla
 }
 
 template <typename X, RowKind kKind, int V, int kGranules, bool kAligned, int kMaxThreads,
-          int kMinBlocks, bool kCluster, bool kPipelined>
+          int kMinBlocks, bool kCluster, bool kPipelined, typename Launch>
 __global__ void __launch_bounds__(kMaxThreads, kMinBlocks)
-    RowBackwardBlock(const __grid_constant__ RingBackwardParams p) {
+    RowBackwardBlock(const __grid_constant__ Launch launch) {
   using Exchange = WarpExchange<kKind, kCluster, kPipelined>;
   using Storage = StorageOf<X>;
   using Columns = ThreadColumns<X, kKind, V, kGranules, kAligned>;
@@ -46,13 +46,14 @@ __global__ void __launch_bounds__(kMaxThreads, kMinBlocks)
   constexpr bool kLayer = kKind == RowKind::kLayer;
   constexpr int kSize = static_cast<int>(sizeof(Storage));
   AllowDependentLaunch();
+  const auto [p, block] = FindRequest(launch);
 
   const int thread = static_cast<int>(threadIdx.x);
   const int threads = static_cast<int>(blockDim.x);
   const int lane = thread % kWarpThreads;
   const int warp = thread / kWarpThreads;
-  const int row_block = static_cast<int>(kCluster ? blockIdx.x / p.cluster_blocks : blockIdx.x);
-  const int before = kCluster ? static_cast<int>(blockIdx.x % p.cluster_blocks) * p.columns : 0;
+  const int row_block = kCluster ? block / p.cluster_blocks : block;
+  const int before = kCluster ? block % p.cluster_blocks * p.columns : 0;
   const int columns = min(p.columns, max(static_cast<int>(p.hidden_size) - before, 0));
 
   const Ring ring = {shared, full, p};

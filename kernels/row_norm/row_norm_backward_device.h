@@ -4,9 +4,13 @@
 
 #include <cstdint>
 
+#include "dispatch/segment_table.h"
 #include "row_norm/row_norm_device.h"
 
 namespace norm_device {
+
+/// What a kernel takes: one request, or many of equal hidden size and dtypes.
+enum class BackwardLaunchKind : uint8_t { kSingle, kSegments };
 
 /// Who owns a row of x and dy, and where it waits between the passes over it.
 enum class RowBackwardMethod : uint8_t {
@@ -79,6 +83,10 @@ struct RingBackwardParams {
   int block_partials;  // partial rows of a block
 };
 
+/// Requests of one launch, each with the blocks it would have alone.
+using RingBackwardSegments = SegmentTable<RingBackwardParams, 64>;
+static_assert(sizeof(RingBackwardSegments) <= kMaxKernelParameterBytes);
+
 /// Where warps that share a row leave their sums: f32 by turns, f64 for rows that need it.
 inline constexpr int kExchangeTurns = 4;
 constexpr int ExchangeFloats(RowKind kind, int all_warps) {
@@ -113,6 +121,10 @@ struct FinalizeParams {
   int64_t partials;
   int64_t hidden_size;
 };
+
+/// A segment has a block for every kFinalizeThreadsX columns.
+using FinalizeSegments = SegmentTable<FinalizeParams, 64>;
+static_assert(sizeof(FinalizeSegments) <= kMaxKernelParameterBytes);
 
 inline constexpr int kStatisticsMaxThreads = 512;
 inline constexpr int kColumnThreadsX = 32;  // column granules of a block of the column kernel
@@ -164,6 +176,8 @@ struct RingKernel {
 /// Activation, Weight: see primitives/element_types.h.
 template <typename Activation>
 const void* RingBackwardKernel(RowKind kind, const RingKernel& kernel);
+template <typename Activation>
+const void* RingBackwardSegmentsKernel(RowKind kind, const RingKernel& kernel);
 template <typename Pair>
 const void* CarefulBackwardKernel(RowKind kind, RowBackwardMethod method, bool wide);
 template <typename Activation>
@@ -171,6 +185,6 @@ const void* RowStatisticsKernel(RowKind kind, bool wide);
 template <typename Activation>
 const void* ColumnKernel(RowKind kind, bool wide);
 template <typename Weight>
-const void* FinalizeKernel(bool partials_are_f64);
+const void* FinalizeKernel(BackwardLaunchKind launch, bool partials_are_f64);
 
 }  // namespace norm_device
