@@ -33,9 +33,9 @@ __device__ __noinline__ void CarefulBlockRow(const RingBackwardParams& p, RowPla
 }
 
 template <typename X, RowKind kKind, int V, int kGranules, bool kAligned, int kMaxThreads,
-          int kMinBlocks, bool kCluster, bool kPipelined>
+          int kMinBlocks, bool kCluster, bool kPipelined, typename Launch>
 __global__ void __launch_bounds__(kMaxThreads, kMinBlocks)
-    RowBackwardBlock(const __grid_constant__ RingBackwardParams p) {
+    RowBackwardBlock(const __grid_constant__ Launch launch) {
   using Exchange = WarpExchange<kKind, kCluster, kPipelined>;
   using Storage = StorageOf<X>;
   using Columns = ThreadColumns<X, kKind, V, kGranules, kAligned>;
@@ -46,13 +46,14 @@ __global__ void __launch_bounds__(kMaxThreads, kMinBlocks)
   constexpr bool kLayer = kKind == RowKind::kLayer;
   constexpr int kSize = static_cast<int>(sizeof(Storage));
   AllowDependentLaunch();
+  const auto [p, block] = FindRequest(launch);
 
   const int thread = static_cast<int>(threadIdx.x);
   const int threads = static_cast<int>(blockDim.x);
   const int lane = thread % kWarpThreads;
   const int warp = thread / kWarpThreads;
-  const int row_block = static_cast<int>(kCluster ? blockIdx.x / p.cluster_blocks : blockIdx.x);
-  const int before = kCluster ? static_cast<int>(blockIdx.x % p.cluster_blocks) * p.columns : 0;
+  const int row_block = kCluster ? block / p.cluster_blocks : block;
+  const int before = kCluster ? block % p.cluster_blocks * p.columns : 0;
   const int columns = min(p.columns, max(static_cast<int>(p.hidden_size) - before, 0));
 
   const Ring ring = {shared, full, p};
@@ -184,15 +185,23 @@ __global__ void __launch_bounds__(kMaxThreads, kMinBlocks)
   if constexpr (kPipelined) {
     int stage = p.stages - 1;  // of row i
     uint32_t parity = 1;
+    // Few stages: a barrier frees that of row i - 1 a row earlier.
+    const bool few_stages = p.stages < kRelaxedStages;
 #pragma unroll 1
     for (int i = -1; i < rows; ++i) {
       const int next_stage = stage + 1 == p.stages ? 0 : stage + 1;
       if (next_stage == 0) parity ^= 1U;
+      if (few_stages && i > 0) {
+        __syncthreads();
+        fill(stage == 0 ? p.stages - 1 : stage - 1, i - 1 + p.stages);
+      }
       if (i + 1 < rows) first_pass(i + 1, next_stage, parity);
       if (i >= 0) {
         exchange.Wait(i % Exchange::kTurns, i / Exchange::kTurns & 1);
         // Every warp has sent its sums of row i, so it is done with row i - 2.
-        if (i > 1) fill(stage < 2 ? stage + p.stages - 2 : stage - 2, i - 2 + p.stages);
+        if (!few_stages && i > 1) {
+          fill(stage < 2 ? stage + p.stages - 2 : stage - 2, i - 2 + p.stages);
+        }
         second_pass(i, stage);
       }
       stage = next_stage;

@@ -4,9 +4,13 @@
 
 #include <cstdint>
 
+#include "dispatch/segment_table.h"
 #include "row_norm/row_norm_device.h"
 
 namespace norm_device {
+
+/// What a kernel takes: one request, or many of equal hidden size and dtypes.
+enum class BackwardLaunchKind : uint8_t { kSingle, kSegments };
 
 /// Who owns a row of x and dy, and where it waits between the passes over it.
 enum class RowBackwardMethod : uint8_t {
@@ -79,6 +83,10 @@ struct RingBackwardParams {
   int block_partials;  // partial rows of a block
 };
 
+/// Requests of one launch, each with the blocks it would have alone.
+using RingBackwardSegments = SegmentTable<RingBackwardParams, 64>;
+static_assert(sizeof(RingBackwardSegments) <= kMaxKernelParameterBytes);
+
 /// Where warps that share a row leave their sums: f32 by turns, f64 for rows that need it.
 inline constexpr int kExchangeTurns = 4;
 constexpr int ExchangeFloats(RowKind kind, int all_warps) {
@@ -114,6 +122,10 @@ struct FinalizeParams {
   int64_t hidden_size;
 };
 
+/// A segment has a block for every kFinalizeThreadsX columns.
+using FinalizeSegments = SegmentTable<FinalizeParams, 64>;
+static_assert(sizeof(FinalizeSegments) <= kMaxKernelParameterBytes);
+
 inline constexpr int kStatisticsMaxThreads = 512;
 inline constexpr int kColumnThreadsX = 32;  // column granules of a block of the column kernel
 inline constexpr int kColumnThreadsY = 8;
@@ -135,10 +147,16 @@ inline constexpr int kTileThreads = 256;       // of a block of the warp kernel
 inline constexpr int kMaxRingThreads = 512;    // of a block that owns a row, or a part of it
 inline constexpr int kRingThreadsPerSm = 512;  // what about 128 registers a thread leave room for
 
-/// Granules of a thread of the block kernel: 16 elements, 8 where they are single.
-constexpr int BlockGranules(int bytes_per_element, bool wide) {
-  return wide ? bytes_per_element : 8;
+/// Granules of a thread of the block kernel: 16 elements; 8 where they are single and many threads are
+/// better than few.
+constexpr int BlockGranules(int bytes_per_element, bool wide, int64_t columns) {
+  constexpr int64_t kFewColumns = 1024;
+  if (wide) return bytes_per_element;
+  return bytes_per_element == 4 && columns <= kFewColumns ? 8 : 16;
 }
+/// Stages of the pipelined block kernel with which its warps need no barrier: two rows at work, one done
+/// with, two under way.
+inline constexpr int kRelaxedStages = 5;
 
 /// Blocks of the warp kernel that a multiprocessor's registers hold at once.
 constexpr int ResidentTileBlocks(int thread_elements) { return thread_elements > 16 ? 1 : 2; }
@@ -158,6 +176,8 @@ struct RingKernel {
 /// Activation, Weight: see primitives/element_types.h.
 template <typename Activation>
 const void* RingBackwardKernel(RowKind kind, const RingKernel& kernel);
+template <typename Activation>
+const void* RingBackwardSegmentsKernel(RowKind kind, const RingKernel& kernel);
 template <typename Pair>
 const void* CarefulBackwardKernel(RowKind kind, RowBackwardMethod method, bool wide);
 template <typename Activation>
@@ -165,6 +185,6 @@ const void* RowStatisticsKernel(RowKind kind, bool wide);
 template <typename Activation>
 const void* ColumnKernel(RowKind kind, bool wide);
 template <typename Weight>
-const void* FinalizeKernel(bool partials_are_f64);
+const void* FinalizeKernel(BackwardLaunchKind launch, bool partials_are_f64);
 
 }  // namespace norm_device

@@ -7,21 +7,23 @@
 #include "primitives/row_reduce.cuh"
 #include "row_norm/row_norm_backward_device.h"
 #include "row_norm/row_norm_backward_overlap.cuh"
+#include "row_norm/row_norm_backward_ring.cuh"
 
 namespace norm_device {
 
 /// A block owns kFinalizeThreadsX columns of one gradient; row y of its threads adds up partial rows
 /// y, y + kFinalizeThreadsY, ...
-template <typename W, typename Partial>
+template <typename W, typename Partial, typename Launch>
 __global__ void __launch_bounds__(kFinalizeThreadsX* kFinalizeThreadsY)
-    FinalizeSums(const FinalizeParams p) {
+    FinalizeSums(const __grid_constant__ Launch launch) {
+  const auto [p, block] = FindRequest(launch);
   static_assert(kFinalizeThreadsX * kFinalizeThreadsY % kWarpThreads == 0);
   __shared__ double shared[kFinalizeThreadsX][kFinalizeThreadsY + 1];
   void* gradient = blockIdx.y == 0 ? p.dweight : p.dbias;
   if (gradient == nullptr) return;
   const auto* partials =
       static_cast<const Partial*>(blockIdx.y == 0 ? p.dweight_partials : p.dbias_partials);
-  const int64_t first_column = static_cast<int64_t>(blockIdx.x) * kFinalizeThreadsX;
+  const int64_t first_column = static_cast<int64_t>(block) * kFinalizeThreadsX;
   const int64_t column = first_column + threadIdx.x;
   AwaitPreviousLaunch();
   double sum = 0.0;

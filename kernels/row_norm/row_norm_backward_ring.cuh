@@ -9,6 +9,7 @@
 
 #include <cstdint>
 
+#include "primitives/segments.cuh"
 #include "row_norm/row_norm_backward_device.h"
 #include "row_norm/row_norm_backward_overlap.cuh"
 
@@ -20,6 +21,23 @@ inline constexpr int kMaxRingStages = 8;
 
 __device__ inline uint32_t SharedAddress(const void* shared) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+}
+
+/// The request that a block works for, and which of its blocks it is.
+template <typename Params>
+struct BlockOfRequest {
+  const Params& params;
+  int block;
+};
+template <typename Params>
+__device__ BlockOfRequest<Params> FindRequest(const Params& launch) {
+  return {launch, static_cast<int>(blockIdx.x)};
+}
+template <typename Params, int kCapacity>
+__device__ BlockOfRequest<Params> FindRequest(const SegmentTable<Params, kCapacity>& launch) {
+  const int block = static_cast<int>(blockIdx.x);
+  const int segment = FindSegment(launch, block);
+  return {launch.params[segment], block - launch.first_block[segment]};
 }
 
 /// Plain copies have no mbarrier: a full stage is one that a barrier of the group followed.

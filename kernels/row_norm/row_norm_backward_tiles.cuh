@@ -103,9 +103,9 @@ __device__ __noinline__ void CarefulTileRows(const RingBackwardParams& p, TilePl
 }
 
 template <typename X, RowKind kKind, int V, int kGranules, int kLanes, bool kAligned,
-          int kMaxThreads, int kMinBlocks>
+          int kMaxThreads, int kMinBlocks, typename Launch>
 __global__ void __launch_bounds__(kMaxThreads, kMinBlocks)
-    RowBackwardTiles(const __grid_constant__ RingBackwardParams p) {
+    RowBackwardTiles(const __grid_constant__ Launch launch) {
   extern __shared__ __align__(128) char shared[];
   constexpr int kMaxWarps = kMaxThreads / kWarpThreads;
   __shared__ StageBarrier full[kMaxWarps][kMaxRingStages];
@@ -115,6 +115,7 @@ __global__ void __launch_bounds__(kMaxThreads, kMinBlocks)
   constexpr int kSize = static_cast<int>(sizeof(Storage));
   constexpr int kTogether = 2;
   AllowDependentLaunch();
+  const auto [p, block] = FindRequest(launch);
 
   const int threads = static_cast<int>(blockDim.x);
   const int warps = threads / kWarpThreads;
@@ -132,8 +133,8 @@ __global__ void __launch_bounds__(kMaxThreads, kMinBlocks)
   __syncwarp();
 
   // Tile i of this warp is first_tile + i * warps of the grid.
-  const int64_t first_tile = static_cast<int64_t>(warp) * gridDim.x + blockIdx.x;
-  const int64_t tile_step = static_cast<int64_t>(gridDim.x) * warps;
+  const int64_t first_tile = static_cast<int64_t>(warp) * p.row_blocks + block;
+  const int64_t tile_step = static_cast<int64_t>(p.row_blocks) * warps;
   const int64_t tiles = (p.rows + p.tile_rows - 1) / p.tile_rows;
   const auto chunk_of = [&](int64_t tile) {
     const int64_t first_row = tile * p.tile_rows;
@@ -186,7 +187,7 @@ __global__ void __launch_bounds__(kMaxThreads, kMinBlocks)
           }
         }
       }
-      const int64_t at = (static_cast<int64_t>(partial) * gridDim.x + blockIdx.x) * hidden_size;
+      const int64_t at = (static_cast<int64_t>(partial) * p.row_blocks + block) * hidden_size;
       if (p.dweight_partials != nullptr) {
         p.dweight_partials[at + column] = static_cast<float>(sums[0]);
       }

@@ -30,6 +30,15 @@ int64_t SharedBudget(DeviceTraits device, int resident) {
   return (device.max_shared_bytes + kReservedBytes) / resident - kReservedBytes - kStaticBytes;
 }
 
+/// Multiprocessors that clusters can use at once: a cluster stays in one group of 16 to 18 of them, and
+/// some groups are smaller. Of an H200's 132: 132, 120, 120, 112. A second round would take as long as the
+/// first.
+int64_t ClusterMultiprocessors(DeviceTraits device, int cluster_blocks) {
+  if (cluster_blocks <= 2) return device.sm_count;
+  return cluster_blocks <= 8 ? int64_t{device.sm_count} * 10 / 11
+                             : int64_t{device.sm_count} * 17 / 20;
+}
+
 int WideElements(DType dtype) { return 16 / static_cast<int>(DTypeSize(dtype)); }
 
 /// A request's dtype, width and device.
@@ -107,18 +116,22 @@ bool PlanTiles(const Row& row, RowBackwardPlan& plan) {
   return true;
 }
 
-/// One block a row, or `cluster_blocks` of them; `resident` blocks per multiprocessor.
-bool PlanBlocks(const Row& row, int cluster_blocks, int resident, RowBackwardPlan& plan) {
+/// One block a row, or `cluster_blocks` of them; `resident` blocks per multiprocessor. Relaxed: only if
+/// their warps need no barrier and are enough to keep the memory busy.
+bool PlanBlocks(const Row& row, int cluster_blocks, int resident, bool relaxed,
+                RowBackwardPlan& plan) {
+  constexpr int64_t kBusyThreadsPerSm = 256;
   constexpr int kMaxStages = 6;
-  constexpr int kHeldStages = 2;       // least, where rows wait in registers
-  constexpr int kPipelinedStages = 5;  // two rows at work, one done with, two under way
+  constexpr int kHeldStages = 2;  // least, where rows wait in registers
+  constexpr int kPipelinedStages = 3;
   const bool cluster = cluster_blocks > 1;
   plan.method = cluster ? RowBackwardMethod::kCluster : RowBackwardMethod::kBlock;
-  plan.granules = norm_device::BlockGranules(row.element_bytes(), row.wide);
+  plan.granules = norm_device::BlockGranules(row.element_bytes(), row.wide, row.hidden_size);
   plan.cluster_blocks = cluster_blocks;
   const int64_t granules = CeilDiv(row.granules(), cluster_blocks);
   const int64_t threads = RoundUp(CeilDiv(granules, plan.granules), kWarpThreads);
   if (threads * resident > kRingThreadsPerSm) return false;
+  if (relaxed && threads * resident < kBusyThreadsPerSm) return false;
   plan.threads = static_cast<int>(threads);
   plan.columns = static_cast<int>(granules * row.granule());
   plan.tensor_bytes = row.ChunkBytes(plan.columns);
@@ -132,14 +145,19 @@ bool PlanBlocks(const Row& row, int cluster_blocks, int resident, RowBackwardPla
                                static_cast<int64_t>(sizeof(float)) * row.gradients();
   const int64_t budget = SharedBudget(row.device, resident);
   const int64_t stages = (budget - exchange_bytes - careful_bytes - totals_bytes) / stage_bytes;
-  plan.pipelined = row.device.HasClusters() && stages >= kPipelinedStages;
-  if (stages < (cluster ? kPipelinedStages : kHeldStages)) return false;
+  plan.pipelined = row.device.HasClusters() && (cluster || stages >= norm_device::kRelaxedStages);
+  if (stages < (relaxed && row.device.HasClusters() ? norm_device::kRelaxedStages
+                : cluster                           ? kPipelinedStages
+                                                    : kHeldStages)) {
+    return false;
+  }
   plan.stages = static_cast<int>(std::min<int64_t>(stages, kMaxStages));
   plan.column_totals_offset = plan.stages * stage_bytes;
   plan.exchange_offset = plan.column_totals_offset + totals_bytes;
   plan.careful_offset = RoundUp(plan.exchange_offset + exchange_bytes, sizeof(double));
   plan.shared_bytes = plan.careful_offset + careful_bytes;
-  plan.max_row_blocks = std::max(1, row.device.sm_count * resident / cluster_blocks);
+  plan.max_row_blocks = std::max<int64_t>(
+      1, ClusterMultiprocessors(row.device, cluster_blocks) * resident / cluster_blocks);
   plan.max_partial_stages = kMaxPartialRows;
   return true;
 }
@@ -156,10 +174,12 @@ RowBackwardPlan PlanRowBackward(RowKind kind, int64_t hidden_size, DType dtype, 
     if (PlanTiles(row, plan)) return plan;
     for (int cluster_blocks = 1; cluster_blocks <= (device.HasClusters() ? kMaxClusterBlocks : 1);
          cluster_blocks *= 2) {
-      for (int resident : {8, 4, 3, 2, 1}) {
-        plan = {};
-        plan.wide = row.wide;
-        if (PlanBlocks(row, cluster_blocks, resident, plan)) return plan;
+      for (bool relaxed : {true, false}) {
+        for (int resident : {8, 6, 4, 3, 2, 1}) {
+          plan = {};
+          plan.wide = row.wide;
+          if (PlanBlocks(row, cluster_blocks, resident, relaxed, plan)) return plan;
+        }
       }
     }
   }

@@ -91,9 +91,14 @@ const void* ColumnKernel(RowKind kind, bool wide) {
 }
 
 template <typename W>
-const void* FinalizeKernel(bool partials_are_f64) {
-  return partials_are_f64 ? reinterpret_cast<const void*>(&FinalizeSums<W, double>)
-                          : reinterpret_cast<const void*>(&FinalizeSums<W, float>);
+const void* FinalizeKernel(BackwardLaunchKind launch, bool partials_are_f64) {
+  if (launch == BackwardLaunchKind::kSegments) {
+    return partials_are_f64
+               ? reinterpret_cast<const void*>(&FinalizeSums<W, double, FinalizeSegments>)
+               : reinterpret_cast<const void*>(&FinalizeSums<W, float, FinalizeSegments>);
+  }
+  return partials_are_f64 ? reinterpret_cast<const void*>(&FinalizeSums<W, double, FinalizeParams>)
+                          : reinterpret_cast<const void*>(&FinalizeSums<W, float, FinalizeParams>);
 }
 
 template <typename X>
@@ -114,9 +119,9 @@ template const void* ColumnKernel<F64>(RowKind, bool);
 template const void* RowStatisticsKernel<F32>(RowKind, bool);
 template const void* RowStatisticsKernel<F16>(RowKind, bool);
 template const void* RowStatisticsKernel<BF16>(RowKind, bool);
-template const void* FinalizeKernel<F32>(bool);
-template const void* FinalizeKernel<F16>(bool);
-template const void* FinalizeKernel<BF16>(bool);
-template const void* FinalizeKernel<F64>(bool);
+template const void* FinalizeKernel<F32>(BackwardLaunchKind, bool);
+template const void* FinalizeKernel<F16>(BackwardLaunchKind, bool);
+template const void* FinalizeKernel<BF16>(BackwardLaunchKind, bool);
+template const void* FinalizeKernel<F64>(BackwardLaunchKind, bool);
 
 }  // namespace norm_device
