@@ -33,7 +33,7 @@ struct Gradient {
     mean_term = sums.dweight / n;
   }
   __device__ float operator()(float dy, float x) const {
-    return scale * (dy - mean_dy - (x - mean) * rstd * mean_term);
+    return scale * fmaf((mean - x) * rstd, mean_term, dy - mean_dy);
   }
 };
 
@@ -53,7 +53,7 @@ __device__ Sums ShareSums(const Params& p, int64_t channel, int64_t first, int64
   Sums sums;
   const auto add = [&](float dy, float x) {
     sums.dbias += dy;
-    sums.dweight += dy * ((x - mean) * rstd);
+    sums.dweight = fmaf(dy, (x - mean) * rstd, sums.dweight);
   };
   if (p.spatial % 4 == 0) {
     ForShare(p, channel, first, last, 4, [&](int64_t i) {

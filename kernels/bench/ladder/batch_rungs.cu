@@ -56,12 +56,12 @@ __device__ void Normalize(const Params& p, int64_t channel, int64_t first, int64
       for (int64_t v = threadIdx.x; v < p.spatial / 4; v += blockDim.x) {
         const float4 value = reinterpret_cast<const float4*>(x)[v];
         reinterpret_cast<float4*>(y)[v] = {
-            (value.x - mean) * scale + bias, (value.y - mean) * scale + bias,
-            (value.z - mean) * scale + bias, (value.w - mean) * scale + bias};
+            fmaf(value.x - mean, scale, bias), fmaf(value.y - mean, scale, bias),
+            fmaf(value.z - mean, scale, bias), fmaf(value.w - mean, scale, bias)};
       }
     } else {
       for (int64_t s = threadIdx.x; s < p.spatial; s += blockDim.x) {
-        y[s] = (x[s] - mean) * scale + bias;
+        y[s] = fmaf(x[s] - mean, scale, bias);
       }
     }
   }
@@ -86,8 +86,8 @@ __global__ void NormalizeEach(const __grid_constant__ Params p) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (i >= p.batch * p.channels * p.spatial) return;
   const int64_t channel = i / p.spatial % p.channels;
-  p.y[i] = (p.x[i] - p.scratch[2 * channel]) * p.scratch[2 * channel + 1] * p.weight[channel] +
-           p.bias[channel];
+  p.y[i] = fmaf((p.x[i] - p.scratch[2 * channel]) * p.scratch[2 * channel + 1], p.weight[channel],
+                p.bias[channel]);
 }
 
 __global__ void __launch_bounds__(1024) Fused(const __grid_constant__ Params p) {

@@ -13,7 +13,7 @@ __device__ float Rstd(float m2, const Params& p) {
 }
 
 __device__ float Normalized(const Params& p, float x, int64_t h, float mean, float rstd) {
-  return (x - mean) * rstd * p.weight[h] + p.bias[h];
+  return fmaf((x - mean) * rstd, p.weight[h], p.bias[h]);
 }
 
 __global__ void ThreadPerRow(const __grid_constant__ Params p) {
@@ -75,8 +75,8 @@ __device__ float4 Parameters(const float* values, int64_t h) {
 __device__ float4 Normalized4(const Params& p, float4 x, int64_t h, float mean, float rstd) {
   const float4 weight = Parameters(p.weight, h);
   const float4 bias = Parameters(p.bias, h);
-  return {(x.x - mean) * rstd * weight.x + bias.x, (x.y - mean) * rstd * weight.y + bias.y,
-          (x.z - mean) * rstd * weight.z + bias.z, (x.w - mean) * rstd * weight.w + bias.w};
+  return {fmaf((x.x - mean) * rstd, weight.x, bias.x), fmaf((x.y - mean) * rstd, weight.y, bias.y),
+          fmaf((x.z - mean) * rstd, weight.z, bias.z), fmaf((x.w - mean) * rstd, weight.w, bias.w)};
 }
 
 __global__ void Vector(const __grid_constant__ Params p) {
@@ -143,7 +143,7 @@ __global__ void Registers(const __grid_constant__ Params p) {
     const int64_t v = threadIdx.x + static_cast<int64_t>(k) * blockDim.x;
     if (v >= vectors) continue;
     const float4 d = {row[k].x - mean, row[k].y - mean, row[k].z - mean, row[k].w - mean};
-    squares += (d.x * d.x + d.y * d.y) + (d.z * d.z + d.w * d.w);
+    squares += fmaf(d.x, d.x, d.y * d.y) + fmaf(d.z, d.z, d.w * d.w);
   }
   const float rstd = Rstd(BlockSummed(squares, square_slots), p);
 #pragma unroll

@@ -21,9 +21,9 @@ __global__ void ThreadPerRow(const __grid_constant__ Params p) {
   float squares[4] = {};
   int64_t h = 0;
   for (; h + 4 <= p.hidden_size; h += 4) {
-    for (int k = 0; k < 4; ++k) squares[k] += x[h + k] * x[h + k];
+    for (int k = 0; k < 4; ++k) squares[k] = fmaf(x[h + k], x[h + k], squares[k]);
   }
-  for (; h < p.hidden_size; ++h) squares[0] += x[h] * x[h];
+  for (; h < p.hidden_size; ++h) squares[0] = fmaf(x[h], x[h], squares[0]);
   const float rstd = Rstd((squares[0] + squares[1]) + (squares[2] + squares[3]), p);
   for (h = 0; h < p.hidden_size; ++h) y[h] = x[h] * rstd * p.weight[h];
 }
@@ -37,7 +37,7 @@ __global__ void WarpPerRow(const __grid_constant__ Params p) {
   const float* x = p.x + row * p.hidden_size;
   float* y = p.y + row * p.hidden_size;
   float squares = 0.0f;
-  for (int64_t h = lane; h < p.hidden_size; h += 32) squares += x[h] * x[h];
+  for (int64_t h = lane; h < p.hidden_size; h += 32) squares = fmaf(x[h], x[h], squares);
   for (int offset = 16; offset > 0; offset /= 2) {
     squares += __shfl_down_sync(0xffffffffu, squares, offset);
   }
@@ -51,7 +51,8 @@ __global__ void BlockPerRow(const __grid_constant__ Params p) {
   const float* x = p.x + blockIdx.x * p.hidden_size;
   float* y = p.y + blockIdx.x * p.hidden_size;
   float squares = 0.0f;
-  for (int64_t h = threadIdx.x; h < p.hidden_size; h += kTreeThreads) squares += x[h] * x[h];
+  for (int64_t h = threadIdx.x; h < p.hidden_size; h += kTreeThreads)
+    squares = fmaf(x[h], x[h], squares);
   sums[threadIdx.x] = squares;
   __syncthreads();
   for (unsigned half = kTreeThreads / 2; half > 0; half /= 2) {

@@ -15,7 +15,7 @@ struct RowSums {
 
   __device__ void Add(float distance) {
     sum += distance;
-    squares += distance * distance;
+    squares = fmaf(distance, distance, squares);
   }
   __device__ void Add(const RowSums& other) {
     sum += other.sum;
@@ -82,7 +82,7 @@ struct ShiftedSums {
     const float d = value - shift;
     count += 1.0f;
     sum += d;
-    squares += d * d;
+    squares = fmaf(d, d, squares);
   }
   __device__ RungMoments Moments() const {
     if (count == 0.0f) return {};
