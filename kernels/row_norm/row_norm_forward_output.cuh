@@ -249,7 +249,7 @@ __device__ void WriteHeldRow(const RowForwardParams& p, const HeldRow<X, V, kGra
     ForEachOutput<false, kRoundFirst>(
         row, affine, normalize,
         [&](int g, int column, Values values) { store(g, column, values, store_at_once); });
-  } else if (store_at_once) {
+  } else if (store_at_once && !kMixedRows) {
     ForEachOutput<true, kRoundFirst>(row, affine, normalize, [&](int g, int column, Values values) {
       store(g, column, values, true);
     });
