@@ -279,9 +279,10 @@ class QuantizedRowWriter {
     const float mean = sums[0] * inverse_size_;
     const float mean_square = mean * mean;
     const float variance = fmaf(sums[1], inverse_size_, -mean_square);
-    if (!(IsModerate(variance) && mean_square <= kMostMeanSquare * variance && moderate_)) {
-      return false;
-    }
+    const bool moderate =
+        IsModerate(variance) && mean_square <= kMostMeanSquare * variance && moderate_;
+    // Rows that share a warp stay together until their last exchange.
+    if (!Owner::AnyRow(moderate)) return false;
     const float rstd = ReciprocalDeviation(variance, p_.eps);
     const float scaled_mean = -mean * rstd;
     float thread_largest = 0.0F;
@@ -293,7 +294,8 @@ class QuantizedRowWriter {
       }
     });
     float factor = p_.inverse_y_scale;
-    if (scales_rows_) factor = FactorOfRow(MaxOfRow(thread_largest), index, first);
+    if (scales_rows_) factor = FactorOfRow(MaxOfRow(thread_largest), index, first && moderate);
+    if (!moderate) return false;
     if (first) StoreStatistics(index, mean, rstd);
     StoreCodes(row, factor, y);
     return true;
