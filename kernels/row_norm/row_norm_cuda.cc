@@ -140,8 +140,10 @@ Status RowNormForwardCuda(const RowNormForwardArgs& args, Workspace workspace,
   if (args.rows == 0) return Status();
   const Result<DeviceTraits> device = CurrentDeviceTraits();
   NORM_RETURN_IF_ERROR(device.status());
-  const RowForwardPlan plan = PlanRowForward(args.hidden_size, args.dtype, device.value());
-  if (args.output_format != OutputFormat::kSameAsInput) {
+  const bool quantizes = args.output_format != OutputFormat::kSameAsInput;
+  const RowForwardPlan plan =
+      PlanRowForward(args.hidden_size, args.dtype, device.value(), quantizes);
+  if (quantizes) {
     SegmentBatch batch(args, plan, stream);
     NORM_RETURN_IF_ERROR(batch.Add(args));
     return batch.Flush();
@@ -154,7 +156,9 @@ Status RowNormForwardCuda(const RowNormForwardArgs& args, Workspace workspace,
 size_t RowNormForwardCudaWorkspaceBytes(const RowNormForwardArgs& args) {
   const Result<DeviceTraits> device = CurrentDeviceTraits();
   if (!device.ok()) return 0;
-  const RowForwardPlan plan = PlanRowForward(args.hidden_size, args.dtype, device.value());
+  const bool quantizes = args.output_format != OutputFormat::kSameAsInput;
+  const RowForwardPlan plan =
+      PlanRowForward(args.hidden_size, args.dtype, device.value(), quantizes);
   return UsesRing(plan) ? RowRingWorkspaceBytes(plan, args.rows) : 0;
 }
 
@@ -165,7 +169,9 @@ Status RowNormForwardSegmentsCuda(std::span<const Args> segments, StreamHandle s
   const Result<DeviceTraits> device = CurrentDeviceTraits();
   NORM_RETURN_IF_ERROR(device.status());
   const RowNormForwardArgs first = ToRowNorm(segments[0]);
-  const RowForwardPlan plan = PlanRowForward(first.hidden_size, first.dtype, device.value());
+  const RowForwardPlan plan =
+      PlanRowForward(first.hidden_size, first.dtype, device.value(),
+                     first.output_format != OutputFormat::kSameAsInput);
   SegmentBatch batch(first, plan, stream);
   for (const Args& segment : segments) NORM_RETURN_IF_ERROR(batch.Add(ToRowNorm(segment)));
   return batch.Flush();
