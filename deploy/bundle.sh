@@ -26,13 +26,16 @@ while IFS= read -r program; do programs+=("$program"); done < <(
     sort -u
 )
 while IFS= read -r program; do programs+=("$program"); done < <(
-  find "$build" -type f -perm -u+x \( -name '*_bench' -o -name normbench -o -name '*_soak' \) | sort
+  find "$build" -type f -perm -u+x \( -name '*_bench' -o -name '*_soak' \) | sort
 )
+# What run_gpu.sh bench runs.
+if [[ -x $build/kernels/bench/normbench ]]; then programs+=("$build/kernels/bench/normbench"); fi
 for program in "${programs[@]}"; do
   strip -o "$bundle/bin/$(basename "$program")" "$program"
 done
 # What run_gpu.sh runs, and which of it compute-sanitizer watches.
 for program in "${programs[@]:2}"; do
+  [[ $program == */normbench ]] && continue
   basename "$program" >>"$bundle/tests/gpu_programs.txt"
   if [[ $program == */unit/kernels/* ]]; then basename "$program" >>"$bundle/tests/kernel_programs.txt"; fi
 done
@@ -45,6 +48,15 @@ done | sort -u | while read -r library path; do
   if ! [[ $library =~ $glibc ]]; then cp -L "$path" "$bundle/lib/$library"; fi
 done
 
+if [[ -x $bundle/bin/normbench ]]; then
+  mkdir -p "$bundle/share"
+  cp -r "$build/kernels/bench/share/normbench" "$bundle/share/normbench"
+  # What a result file notes: the bundle's machine has no checkout.
+  {
+    echo "commit=$(git -C "$root" rev-parse HEAD 2>/dev/null || echo unknown)"
+    echo "source_hash=$("$root/kernels/bench/source_hash.sh" 2>/dev/null || echo unknown)"
+  } >"$bundle/share/normbench/source.txt"
+fi
 cp -r "$root/tests/data" "$bundle/tests/data"
 if [[ -d $root/tests/shapes ]]; then cp -r "$root/tests/shapes" "$bundle/tests/shapes"; fi
 cp "$root/tests/run_gpu.sh" "$bundle/tests/run_gpu.sh"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what building normd needs on Debian 12, and only what is missing. Usage: install-deps.sh [--test]
-#   --test  adds what the tests need
+#   --test  adds what the tests need, and what normbench draws with
 # Runs as root, or through sudo. Safe to run again.
 set -euo pipefail
 
@@ -11,7 +11,7 @@ packages=(
 )
 for argument in "$@"; do
   case "$argument" in
-    --test) packages+=(libgmock-dev libgtest-dev python3) ;;
+    --test) packages+=(libgmock-dev libgtest-dev python3 python3-matplotlib) ;;
     *)
       echo "install-deps.sh: unknown argument '$argument' (usage: install-deps.sh [--test])" >&2
       exit 2

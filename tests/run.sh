@@ -28,5 +28,16 @@ else
   echo "run.sh: tests/run_gpu.sh in the bundle (deploy/bundle.sh) runs them on a machine with a GPU."
   echo "***************************************************************************************"
 fi
+
+# Speeds in the repository are of the sources they were measured with.
+results=$root/kernels/bench/results/h200.json
+if [[ -f $results ]]; then
+  measured=$(sed -n 's/^ *"source_hash": "\([0-9a-f]*\)".*/\1/p' "$results")
+  if ! current=$("$root/kernels/bench/source_hash.sh" 2>/dev/null); then
+    echo "run.sh: no git checkout here: cannot tell whether kernels/bench/results is of these sources"
+  elif [[ $measured != "$current" ]]; then
+    echo "run.sh: WARNING: kernels/bench/results/h200.json was measured with other kernel sources (${measured:0:12}, now ${current:0:12})"
+  fi
+fi
 echo
 exec ctest --test-dir "$build" --output-on-failure --no-tests=error -j "$(nproc)" "${selection[@]}"

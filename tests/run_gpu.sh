@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
 # Runs inside the bundle on a machine with an NVIDIA GPU: every gpu-labelled test program, the real inputs against a live
 # normd, the soak, and compute-sanitizer over the kernel tests. Ends with a short table. Exit 0 only if every row is ok.
-# Usage: run_gpu.sh [quick|full]   (default full; quick shortens the soak and the sanitizers)
+# Usage: run_gpu.sh [quick|full|bench]   (default full; quick shortens the soak and the sanitizers)
+# bench measures instead: results.json (with other libraries, where python3 has PyTorch), ladder.json, roofline.json and plots
+# (where it has matplotlib) in LOG_DIR.
 # Environment: LOG_DIR (default: logs beside the bundle's bin), SANITIZER_FILTER (GoogleTest filter for the sanitizers),
-# SANITIZER_LIMIT (seconds for one sanitizer on one program).
+# SANITIZER_LIMIT (seconds for one sanitizer on one program), PEERS_LIMIT (seconds for other libraries).
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -41,8 +43,9 @@ case "$mode" in
     soak_seconds=60 sanitizer_limit=${SANITIZER_LIMIT:-900} sanitizer_tools=(memcheck racecheck initcheck synccheck)
     sanitizer_filter='*-*LargeTensors*:*Million*:*CudaDeterminism*:*ARowAlone*:RepeatedGradients*'
     ;;
+  bench) ;;
   *)
-    echo "usage: run_gpu.sh [quick|full]" >&2
+    echo "usage: run_gpu.sh [quick|full|bench]" >&2
     exit 2
     ;;
 esac
@@ -64,7 +67,7 @@ step() {
   timeout "$limit" "$@" >"$logs/$name.log" 2>&1 || status=$?
   detail=$(awk '/^\[  PASSED  \]/ { tests += $4 } /^\[  SKIPPED \] [0-9]+ test/ { skipped += $4 }
     /ERROR SUMMARY: [0-9]+ error/ { tools++; errors += $4 } /RACECHECK SUMMARY:/ { tools++; errors += $4 }
-    / passed, [0-9]+ failed/ { line = $0 } /^soak/ { line = $0 }
+    / passed, [0-9]+ failed/ { line = $0 } /^soak/ { line = $0 } /^[0-9]+ (cases|pictures)/ { line = $0 }
     END { if (tests) printf "%d tests passed%s", tests, skipped ? sprintf(", %d skipped", skipped) : ""
       if (tools) printf ", %d errors", errors
       if (!tests) printf "%s", line }' "$logs/$name.log")
@@ -79,11 +82,52 @@ step() {
   fi
 }
 
+# report: the rows, and how many failed; the exit status of the whole.
+report() {
+  echo
+  printf '%s\n' "${rows[@]}"
+  echo
+  echo "$((${#rows[@]} - failed)) passed, $failed failed"
+  ((failed == 0))
+}
+
+if [[ $mode == bench ]]; then
+  if ! [[ -x bin/normbench ]]; then
+    echo "run_gpu.sh: no normbench here (built without CUDA)" >&2
+    exit 1
+  fi
+  commit=$(sed -n 's/^commit=//p' share/normbench/source.txt)
+  source_hash=$(sed -n 's/^source_hash=//p' share/normbench/source.txt)
+  noted=(--commit "${commit:-unknown}" --source-hash "${source_hash:-unknown}")
+  peers_limit=${PEERS_LIMIT:-240}
+  step kernels 900 bin/normbench kernels "${noted[@]}" --json "$logs/results.json"
+  step ladder 300 bin/normbench ladder "${noted[@]}" --json "$logs/ladder.json"
+  step roofline 60 bin/normbench roofline "${noted[@]}" --json "$logs/roofline.json"
+  if python3 -c 'import torch' 2>/dev/null; then
+    step accuracy 300 bin/normbench accuracy
+    step peers $((peers_limit + 60)) bin/normbench peers "${noted[@]}" --json "$logs/results.json" --limit "$peers_limit"
+  else
+    echo "run_gpu.sh: SKIPPED: accuracy and peers: python3 has no PyTorch here"
+  fi
+  if python3 -c 'import matplotlib' 2>/dev/null; then
+    files=()
+    for name in results ladder roofline; do [[ -s $logs/$name.json ]] && files+=("$logs/$name.json"); done
+    step plot 120 bin/normbench plot "${files[@]}" --out "$logs/plots"
+  else
+    echo "run_gpu.sh: SKIPPED: plots: python3 has no matplotlib here"
+  fi
+  for name in kernels ladder roofline peers; do
+    if [[ -s $logs/$name.log ]]; then printf '\n---- %s\n' "$name" && cat "$logs/$name.log"; fi
+  done
+  report
+  exit
+fi
+
 programs=()
 while IFS= read -r program; do [[ -n $program ]] && programs+=("$program"); done <tests/gpu_programs.txt
 for program in "${programs[@]}"; do
   case "$program" in
-    *_bench | normbench | *_soak) ;;
+    *_bench | *_soak) ;;
     *_loss_test) step "$program" 300 "bin/$program" ;; # it ruins its CUDA context on purpose
     *) step "$program" 900 "$root/tests/run_gpu.sh" --sharded "bin/$program" ;;
   esac
@@ -120,8 +164,4 @@ if [[ -s $logs/real_inputs.log ]]; then
   echo
   cat "$logs/real_inputs.log"
 fi
-echo
-printf '%s\n' "${rows[@]}"
-echo
-echo "$((${#rows[@]} - failed)) passed, $failed failed"
-((failed == 0))
+report

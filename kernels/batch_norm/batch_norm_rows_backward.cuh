@@ -150,6 +150,7 @@ __device__ void SumItems(const RowsBackwardParams& p, const RowsPlace& place,
                 p.exchange.partials[0]);
     PublishSums(grid, place, item, sums.total_d, sums.total_square, shared.sums,
                 p.exchange.partials[1]);
+    if (threadIdx.x == 0) *shared.published = item + 1;
   }
   for (int chunk = place.kept; chunk < place.chunks; ++chunk) {
     SkipChunk(shared, cursor, grid.stages);
@@ -158,10 +159,11 @@ __device__ void SumItems(const RowsBackwardParams& p, const RowsPlace& place,
 
 /// The gathering warp: statistics and gradients of the channels that are this block's to finish.
 template <typename X, bool kRecompute>
-__device__ void GatherGradients(const RowsBackwardParams& p) {
+__device__ void GatherGradients(const RowsBackwardParams& p, const RowsShared<X, 2>& shared) {
   const double share = 1.0 / static_cast<double>(p.grid.rows);
   ForEachGathered(p.grid.channels, [&](int c) {
     const double reference = LoadReference<X>(p.x, c);
+    AwaitPublished(shared, c / p.grid.slice_channels);
     float rstd = kRecompute ? 0.0F : p.given_rstd[c];
     double sum_dy;
     double sum_dyd;
@@ -193,6 +195,7 @@ __device__ void SpreadGradients(const RowsBackwardParams& p, const RowsShared<X,
   for (int item = 0; item < grid.items; ++item) {
     const uint32_t use = static_cast<uint32_t>(item / kRowsCoefficientBuffers);
     Wait(&shared.free[item % kRowsCoefficientBuffers], (use & 1U) ^ 1U);
+    AwaitPublished(shared, item);
     float* table = shared.Coefficients(item, grid.slice_channels);
     const int slice_channels = grid.slice_channels;
     const int lane = static_cast<int>(threadIdx.x) % kWarpThreads;
@@ -351,7 +354,7 @@ __global__ void __launch_bounds__(kRowsBlockThreads, 1)
       WriteItems<X, kBulk>(p, place, shared);
       break;
     case RowsRole::kGather:
-      GatherGradients<X, kRecompute>(p);
+      GatherGradients<X, kRecompute>(p, shared);
       break;
     default:
       SpreadGradients<X>(p, shared);

@@ -137,6 +137,7 @@ __device__ void SumItems(const RowsForwardParams& p, const RowsPlace& place,
     }
     PublishSums(grid, place, item, sums.total, sums.total_square, shared.sums,
                 p.exchange.partials[0]);
+    if (threadIdx.x == 0) *shared.published = item + 1;
   }
   for (int chunk = place.kept; chunk < place.chunks; ++chunk) {
     SkipChunk(shared, cursor, grid.stages);
@@ -145,11 +146,12 @@ __device__ void SumItems(const RowsForwardParams& p, const RowsPlace& place,
 
 /// The gathering warp: statistics of the channels that are this block's to finish.
 template <typename X>
-__device__ void GatherStatistics(const RowsForwardParams& p) {
+__device__ void GatherStatistics(const RowsForwardParams& p, const RowsShared<X, 1>& shared) {
   const double n = static_cast<double>(p.grid.rows);
   const double share = 1.0 / n;
   ForEachGathered(p.grid.channels, [&](int c) {
     const double reference = LoadReference<X>(p.x, c);
+    AwaitPublished(shared, c / p.grid.slice_channels);
     double sum;
     double square;
     SumSlots(p.exchange.partials[0], c, sum, square);
@@ -182,6 +184,7 @@ __device__ void SpreadStatistics(const RowsForwardParams& p, const RowsShared<X,
   for (int item = 0; item < grid.items; ++item) {
     const uint32_t use = static_cast<uint32_t>(item / kRowsCoefficientBuffers);
     Wait(&shared.free[item % kRowsCoefficientBuffers], (use & 1U) ^ 1U);
+    AwaitPublished(shared, item);
     float* table = shared.Coefficients(item, grid.slice_channels);
     const int slice_channels = grid.slice_channels;
     const int lane = static_cast<int>(threadIdx.x) % kWarpThreads;
@@ -322,7 +325,7 @@ __global__ void __launch_bounds__(kRowsBlockThreads, 1)
       WriteItems<X, kBulk>(p, place, shared);
       break;
     case RowsRole::kGather:
-      GatherStatistics<X>(p);
+      GatherStatistics<X>(p, shared);
       break;
     default:
       SpreadStatistics<X>(p, shared);

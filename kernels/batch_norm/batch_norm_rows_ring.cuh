@@ -133,10 +133,11 @@ struct RowsShared {
   static constexpr int kWarps = kRowsThreads / kWarpThreads;
   uint64_t* full;
   uint64_t* empty;
-  uint64_t* ready;      // [kRowsCoefficientBuffers]
-  uint64_t* free;       // [kRowsCoefficientBuffers]
-  double2* sums;        // [kTensors][rows][channels of the slice]
-  float* coefficients;  // [kRowsCoefficientBuffers][kRowsCoefficients][channels]
+  uint64_t* ready;          // [kRowsCoefficientBuffers]
+  uint64_t* free;           // [kRowsCoefficientBuffers]
+  volatile int* published;  // items whose sums this block has published
+  double2* sums;            // [kTensors][rows][channels of the slice]
+  float* coefficients;      // [kRowsCoefficientBuffers][kRowsCoefficients][channels]
   unsigned char* ring;
 
   __device__ RowsShared(unsigned char* shared, const RowsGrid& grid)
@@ -144,6 +145,7 @@ struct RowsShared {
         empty(full + kRowsMaxStages),
         ready(empty + kRowsMaxStages),
         free(ready + kRowsCoefficientBuffers),
+        published(reinterpret_cast<volatile int*>(free + kRowsCoefficientBuffers)),
         sums(reinterpret_cast<double2*>(shared + kRowsBarrierBytes)),
         coefficients(reinterpret_cast<float*>(shared + grid.coefficients_offset)),
         ring(shared + grid.ring_offset) {}
@@ -157,6 +159,7 @@ struct RowsShared {
       InitBarrier(&ready[i], 1);
       InitBarrier(&free[i], kWarps);
     }
+    *published = 0;
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
   __device__ const QuadOf<X>* Chunk(int stage, int tensor) const {
@@ -166,6 +169,14 @@ struct RowsShared {
     return coefficients + item % kRowsCoefficientBuffers * kRowsCoefficients * slice_channels;
   }
 };
+
+/// Waits until the block's own sums of an item are published: before that, asking for those of all
+/// blocks would only be in the way of other traffic.
+template <typename Shared>
+__device__ void AwaitPublished(const Shared& shared, int item) {
+  constexpr unsigned kNanoseconds = 100;
+  while (*shared.published <= item) __nanosleep(kNanoseconds);
+}
 
 /// One arrival for a warp whose lanes are all done with what came before.
 __device__ inline void ArriveWarp(uint64_t* barrier) {

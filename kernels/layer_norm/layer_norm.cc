@@ -13,6 +13,10 @@ Status Validate(const LayerNormBackwardArgs& args) {
   return internal::Validate(internal::ToRowNorm(args));
 }
 
+Status ValidateSegments(std::span<const LayerNormForwardArgs> segments) {
+  return internal::ValidateForwardSegments(segments);
+}
+
 namespace cpu {
 
 Status LayerNormForward(const LayerNormForwardArgs& args, Workspace workspace,
@@ -21,6 +25,15 @@ Status LayerNormForward(const LayerNormForwardArgs& args, Workspace workspace,
 }
 
 size_t LayerNormForwardWorkspaceBytes(const LayerNormForwardArgs& args) { return 0; }
+
+Status LayerNormForwardSegments(std::span<const LayerNormForwardArgs> segments, Workspace workspace,
+                                ThreadPool& threads) {
+  return internal::RowNormForwardSegmentsCpu(segments, threads);
+}
+
+size_t LayerNormForwardSegmentsWorkspaceBytes(std::span<const LayerNormForwardArgs> segments) {
+  return 0;
+}
 
 Status LayerNormBackward(const LayerNormBackwardArgs& args, Workspace workspace,
                          ThreadPool& threads) {

@@ -8,7 +8,18 @@ Status LayerNormForward(const LayerNormForwardArgs& args, Workspace workspace,
   return internal::RowNormForwardCuda(internal::ToRowNorm(args), workspace, stream);
 }
 
-size_t LayerNormForwardWorkspaceBytes(const LayerNormForwardArgs& args) { return 0; }
+size_t LayerNormForwardWorkspaceBytes(const LayerNormForwardArgs& args) {
+  return internal::RowNormForwardCudaWorkspaceBytes(internal::ToRowNorm(args));
+}
+
+Status LayerNormForwardSegments(std::span<const LayerNormForwardArgs> segments, Workspace workspace,
+                                StreamHandle stream) {
+  return internal::RowNormForwardSegmentsCuda(segments, stream);
+}
+
+size_t LayerNormForwardSegmentsWorkspaceBytes(std::span<const LayerNormForwardArgs> segments) {
+  return 0;
+}
 
 Status LayerNormBackward(const LayerNormBackwardArgs& args, Workspace workspace,
                          StreamHandle stream) {

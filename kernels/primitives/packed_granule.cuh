@@ -98,6 +98,34 @@ struct PackedGranule {
     return granule;
   }
 
+  __device__ PackedGranule<Tag, 1> First() const {
+    PackedGranule<Tag, 1> one;
+#pragma unroll
+    for (int i = 0; i < PackedGranule<Tag, 1>::kWords; ++i) one.words[i] = words[i];
+    if constexpr (sizeof(Storage) == 2) one.words[0] &= 0xffffU;
+    return one;
+  }
+
+  static __device__ PackedGranule Filled(int value) {
+    C values[V];
+#pragma unroll
+    for (int i = 0; i < V; ++i) values[i] = static_cast<C>(value);
+    return Rounded(values);
+  }
+
+  static __device__ PackedGranule Repeated(const PackedGranule<Tag, 1>& one) {
+    PackedGranule granule;
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) {
+      if constexpr (sizeof(Storage) == 2) {
+        granule.words[i] = V == 1 ? one.words[0] : one.words[0] * 0x10001U;
+      } else {
+        granule.words[i] = one.words[i % PackedGranule<Tag, 1>::kWords];
+      }
+    }
+    return granule;
+  }
+
   static __device__ PackedGranule Rounded(const C (&values)[V]) {
     PackedGranule granule;
     WordCodec<Tag>::template Narrow<V>(values, granule.words);

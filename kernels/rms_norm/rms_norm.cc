@@ -13,6 +13,10 @@ Status Validate(const RmsNormBackwardArgs& args) {
   return internal::Validate(internal::ToRowNorm(args));
 }
 
+Status ValidateSegments(std::span<const RmsNormForwardArgs> segments) {
+  return internal::ValidateForwardSegments(segments);
+}
+
 namespace cpu {
 
 Status RmsNormForward(const RmsNormForwardArgs& args, Workspace workspace, ThreadPool& threads) {
@@ -20,6 +24,15 @@ Status RmsNormForward(const RmsNormForwardArgs& args, Workspace workspace, Threa
 }
 
 size_t RmsNormForwardWorkspaceBytes(const RmsNormForwardArgs& args) { return 0; }
+
+Status RmsNormForwardSegments(std::span<const RmsNormForwardArgs> segments, Workspace workspace,
+                              ThreadPool& threads) {
+  return internal::RowNormForwardSegmentsCpu(segments, threads);
+}
+
+size_t RmsNormForwardSegmentsWorkspaceBytes(std::span<const RmsNormForwardArgs> segments) {
+  return 0;
+}
 
 Status RmsNormBackward(const RmsNormBackwardArgs& args, Workspace workspace, ThreadPool& threads) {
   return internal::RowNormBackwardCpu(internal::ToRowNorm(args), workspace, threads);

@@ -7,7 +7,18 @@ Status RmsNormForward(const RmsNormForwardArgs& args, Workspace workspace, Strea
   return internal::RowNormForwardCuda(internal::ToRowNorm(args), workspace, stream);
 }
 
-size_t RmsNormForwardWorkspaceBytes(const RmsNormForwardArgs& args) { return 0; }
+size_t RmsNormForwardWorkspaceBytes(const RmsNormForwardArgs& args) {
+  return internal::RowNormForwardCudaWorkspaceBytes(internal::ToRowNorm(args));
+}
+
+Status RmsNormForwardSegments(std::span<const RmsNormForwardArgs> segments, Workspace workspace,
+                              StreamHandle stream) {
+  return internal::RowNormForwardSegmentsCuda(segments, stream);
+}
+
+size_t RmsNormForwardSegmentsWorkspaceBytes(std::span<const RmsNormForwardArgs> segments) {
+  return 0;
+}
 
 Status RmsNormBackward(const RmsNormBackwardArgs& args, Workspace workspace, StreamHandle stream) {
   return internal::RowNormBackwardCuda(internal::ToRowNorm(args), workspace, stream);

@@ -2,6 +2,10 @@
 // translate to.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
 #include "norm/kernels/layer_norm.h"
 #include "norm/kernels/rms_norm.h"
 
@@ -21,6 +25,7 @@ struct RowNormForwardArgs {
   void* residual_sum = nullptr;
   void* mean = nullptr;  // kLayer only
   void* rstd = nullptr;
+  void* row_scale = nullptr;
   int64_t rows = 0;
   int64_t hidden_size = 0;
   DType dtype = DType::kF32;
@@ -28,6 +33,8 @@ struct RowNormForwardArgs {
   double eps = 0.0;
   double weight_offset = 0.0;  // kRms only
   Rounding rounding = Rounding::kOnce;
+  OutputFormat output_format = OutputFormat::kSameAsInput;
+  float y_scale = 1.0f;
 };
 
 /// Union of RmsNormBackwardArgs and LayerNormBackwardArgs; same meaning of every field.
@@ -58,5 +65,17 @@ RowNormBackwardArgs ToRowNorm(const LayerNormBackwardArgs& args);
 /// Every check of the four public Validate functions of the row ops.
 Status Validate(const RowNormForwardArgs& args);
 Status Validate(const RowNormBackwardArgs& args);
+
+/// Whether `other` can share a launch with `first`: named by `index`, its place among the segments.
+Status CheckSegment(const RowNormForwardArgs& first, const RowNormForwardArgs& other, size_t index);
+
+/// Every check of the ValidateSegments functions of the row ops.
+template <typename Args>
+Status ValidateForwardSegments(std::span<const Args> segments) {
+  for (size_t i = 0; i < segments.size(); ++i) {
+    NORM_RETURN_IF_ERROR(CheckSegment(ToRowNorm(segments[0]), ToRowNorm(segments[i]), i));
+  }
+  return Status();
+}
 
 }  // namespace norm::internal

@@ -1,8 +1,8 @@
-// Row-norm backward kernels for f32 activations.
-#include "row_norm/row_norm_backward.cuh"
+// Row-norm backward kernels for f32 activations: rows longer than a cluster holds.
+#include "row_norm/row_norm_backward_careful.cuh"
 
 namespace norm_device {
 
-template const void* RowBackwardKernel<ElementPair<F32, F32>>(RowKind, RowMethod, bool);
+template const void* CarefulBackwardKernel<ElementPair<F32, F32>>(RowKind, RowBackwardMethod, bool);
 
 }  // namespace norm_device

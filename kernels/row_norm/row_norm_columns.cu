@@ -1,13 +1,14 @@
-// dweight and dbias of row norms.
-// Column kernel, for rows too long for the fused backward: x and dy read once more; a block owns 32
+// dweight and dbias of row norms, and statistics for rows that come without.
+// Column kernel, for rows too long for the ring kernels: x and dy read once more; a block owns 32
 // granules of columns of a strip of rows, 8 rows side by side, each thread adding its columns up in
-// compensated registers. Finalize kernel: adds the f64 partial rows of either producer in a fixed
-// order and rounds once.
+// compensated registers.
 #include <cstdint>
 
 #include "primitives/compensated_sum.cuh"
 #include "primitives/element_access.cuh"
-#include "row_norm/row_norm_device.h"
+#include "row_norm/row_norm_backward_device.h"
+#include "row_norm/row_norm_backward_finalize.cuh"
+#include "row_norm/row_norm_statistics.cuh"
 
 namespace norm_device {
 namespace {
@@ -58,26 +59,21 @@ __global__ void __launch_bounds__(kColumnThreadsX* kColumnThreadsY)
   }
 }
 
-template <typename W>
-__global__ void __launch_bounds__(kFinalizeThreadsX* kFinalizeThreadsY)
-    FinalizeSumsKernel(const FinalizeParams p) {
-  __shared__ double shared[kFinalizeThreadsY][kFinalizeThreadsX];
-  const double* partials = blockIdx.y == 0 ? p.dweight_partials : p.dbias_partials;
-  void* gradient = blockIdx.y == 0 ? p.dweight : p.dbias;
-  if (gradient == nullptr) return;
-  const int64_t column = static_cast<int64_t>(blockIdx.x) * kFinalizeThreadsX + threadIdx.x;
-  double sum = 0.0;
-  if (column < p.hidden_size) {
-    for (int64_t partial = threadIdx.y; partial < p.partials; partial += kFinalizeThreadsY) {
-      sum += partials[partial * p.hidden_size + column];
+/// The mean as the caller would have given it: rounded to f32.
+template <typename X, RowKind kKind, int V>
+__global__ void __launch_bounds__(kStatisticsMaxThreads)
+    StatisticsKernel(const RowStatisticsParams p) {
+  __shared__ BlockRow::Scratch scratch;
+  BlockRow owner;
+  for (int64_t row = blockIdx.x; row < p.rows; row += gridDim.x) {
+    const auto* x = static_cast<const StorageOf<X>*>(p.x) + row * p.hidden_size;
+    const RowStats<float> stats = StreamedRowStats<kKind, X, V>(
+        [&](int64_t column) { return LoadGranule<X, V>(x + column, p.aligned); }, x, owner, scratch,
+        p.hidden_size, p.aligned, p.eps);
+    if (threadIdx.x == 0) {
+      p.rstd[row] = stats.rstd;
+      if (kKind == RowKind::kLayer) p.mean[row] = stats.mean;
     }
-  }
-  shared[threadIdx.y][threadIdx.x] = sum;
-  __syncthreads();
-  if (threadIdx.y == 0 && column < p.hidden_size) {
-    for (int y = 1; y < kFinalizeThreadsY; ++y) sum += shared[y][threadIdx.x];
-    static_cast<StorageOf<W>*>(gradient)[column] =
-        Element<W>::Narrow(static_cast<ComputeOf<W>>(sum));
   }
 }
 
@@ -95,17 +91,37 @@ const void* ColumnKernel(RowKind kind, bool wide) {
 }
 
 template <typename W>
-const void* FinalizeKernel() {
-  return reinterpret_cast<const void*>(&FinalizeSumsKernel<W>);
+const void* FinalizeKernel(BackwardLaunchKind launch, bool partials_are_f64) {
+  if (launch == BackwardLaunchKind::kSegments) {
+    return partials_are_f64
+               ? reinterpret_cast<const void*>(&FinalizeSums<W, double, FinalizeSegments>)
+               : reinterpret_cast<const void*>(&FinalizeSums<W, float, FinalizeSegments>);
+  }
+  return partials_are_f64 ? reinterpret_cast<const void*>(&FinalizeSums<W, double, FinalizeParams>)
+                          : reinterpret_cast<const void*>(&FinalizeSums<W, float, FinalizeParams>);
+}
+
+template <typename X>
+const void* RowStatisticsKernel(RowKind kind, bool wide) {
+  constexpr int kWideV = kWideElements<X>;
+  if (kind == RowKind::kRms) {
+    return wide ? reinterpret_cast<const void*>(&StatisticsKernel<X, RowKind::kRms, kWideV>)
+                : reinterpret_cast<const void*>(&StatisticsKernel<X, RowKind::kRms, 1>);
+  }
+  return wide ? reinterpret_cast<const void*>(&StatisticsKernel<X, RowKind::kLayer, kWideV>)
+              : reinterpret_cast<const void*>(&StatisticsKernel<X, RowKind::kLayer, 1>);
 }
 
 template const void* ColumnKernel<F32>(RowKind, bool);
 template const void* ColumnKernel<F16>(RowKind, bool);
 template const void* ColumnKernel<BF16>(RowKind, bool);
 template const void* ColumnKernel<F64>(RowKind, bool);
-template const void* FinalizeKernel<F32>();
-template const void* FinalizeKernel<F16>();
-template const void* FinalizeKernel<BF16>();
-template const void* FinalizeKernel<F64>();
+template const void* RowStatisticsKernel<F32>(RowKind, bool);
+template const void* RowStatisticsKernel<F16>(RowKind, bool);
+template const void* RowStatisticsKernel<BF16>(RowKind, bool);
+template const void* FinalizeKernel<F32>(BackwardLaunchKind, bool);
+template const void* FinalizeKernel<F16>(BackwardLaunchKind, bool);
+template const void* FinalizeKernel<BF16>(BackwardLaunchKind, bool);
+template const void* FinalizeKernel<F64>(BackwardLaunchKind, bool);
 
 }  // namespace norm_device

@@ -8,14 +8,13 @@
 #include "hwy/highway.h"
 
 #include <algorithm>
-#include <cmath>
 #include <type_traits>
 
 #include "cpu/dtype_visitor.h"
-#include "cpu/moments-inl.h"
 #include "cpu/parallel_tasks.h"
 #include "cpu/vector_access-inl.h"
 #include "row_norm/row_norm_cpu.h"
+#include "row_norm/row_norm_cpu_forward-inl.h"
 
 #ifndef NORM_ROW_NORM_CPU_FORWARD_ONCE
 #define NORM_ROW_NORM_CPU_FORWARD_ONCE
@@ -45,113 +44,18 @@ inline constexpr bool kCanStream = true;
 inline constexpr bool kCanStream = false;
 #endif
 
-struct RowStatistics {
-  double mean;
-  double mean_low;
-  double rstd;
-};
-
-template <typename T>
-void AddRows(const T* x, const T* residual, T* sum, int64_t hidden_size) {
-  ForEachVector(hidden_size, [&](auto access, int64_t i) HWY_ATTR {
-    access.Store(hn::Add(access.Load(x + i), access.Load(residual + i)), sum + i);
-  });
-}
-
-template <typename T>
-RowStatistics ReduceRow(const RowNormForwardArgs& args, const T* s) {
-  const double count = static_cast<double>(args.hidden_size);
-  if (args.kind == RowNormKind::kRms) {
-    return {0.0, 0.0, 1.0 / std::sqrt(SumOfSquares(s, args.hidden_size) / count + args.eps)};
-  }
-  const Moments moments = ContiguousMoments(s, args.hidden_size);
-  return {moments.mean, moments.mean_low, 1.0 / std::sqrt(moments.m2 / count + args.eps)};
-}
-
-/// y of one row in f64: for f64 tensors, and for rows whose statistics f32 cannot hold.
 template <typename T, typename W>
 void WriteRowF64(const RowNormForwardArgs& args, const RowStatistics& statistics, const T* s,
                  T* y) {
-  const W* weight = static_cast<const W*>(args.weight);
-  const W* bias = static_cast<const W*>(args.bias);
-  const bool subtract_mean = args.kind == RowNormKind::kLayer;
-  const bool round_normalized = args.rounding == Rounding::kNormalizedFirst;
-  const DoubleTag d;
-  const DoubleVector mean = hn::Set(d, statistics.mean);
-  const DoubleVector mean_low = hn::Set(d, statistics.mean_low);
-  const DoubleVector rstd = hn::Set(d, statistics.rstd);
-  const DoubleVector offset = hn::Set(d, args.weight_offset);
-  ForEachVector(args.hidden_size, [&](auto access, int64_t i) HWY_ATTR {
-    DoubleVector v = access.Load(s + i);
-    if (subtract_mean) {
-      v = hn::Sub(hn::Sub(v, mean), mean_low);
-    }
-    v = hn::Mul(v, rstd);
-    if (round_normalized) {
-      v = RoundTo<T>(v);
-    }
-    if (weight != nullptr) {
-      v = hn::Mul(v, hn::Add(access.Load(weight + i), offset));
-    }
-    if (subtract_mean) {
-      // An absent bias adds zero: bit-equal to a bias of zeros, the sign of a zero included.
-      v = hn::Add(v, bias != nullptr ? access.Load(bias + i) : hn::Zero(d));
-    }
-    access.Store(v, y + i);
-  });
+  const RowFormulaF64<T, W> formula(args, statistics);
+  ForEachVector(args.hidden_size, [&](auto access, int64_t i)
+                                      HWY_ATTR { access.Store(formula.At(access, s, i), y + i); });
 }
-
-/// The f32 computation of y, one vector at a time.
-template <typename T, typename W>
-class RowFormula {
- public:
-  RowFormula(const RowNormForwardArgs& args, const RowStatistics& statistics)
-      : weight_(static_cast<const W*>(args.weight)),
-        bias_(static_cast<const W*>(args.bias)),
-        subtract_mean_(args.kind == RowNormKind::kLayer),
-        round_normalized_(args.rounding == Rounding::kNormalizedFirst),
-        mean_(static_cast<float>(statistics.mean)),
-        mean_low_(static_cast<float>((statistics.mean - mean_) + statistics.mean_low)),
-        rstd_(static_cast<float>(statistics.rstd)),
-        offset_(static_cast<float>(args.weight_offset)) {}
-
-  template <class Access>
-  HWY_INLINE FloatVector At(Access access, const T* s, int64_t i) const {
-    const FloatTag d;
-    FloatVector v = access.LoadF32(s + i);
-    if (subtract_mean_) {
-      v = hn::Sub(hn::Sub(v, hn::Set(d, mean_)), hn::Set(d, mean_low_));
-    }
-    v = hn::Mul(v, hn::Set(d, rstd_));
-    if (round_normalized_) {
-      v = RoundFloatsTo<T>(v);
-    }
-    FloatVector weight = hn::Set(d, 1.0f);
-    if (weight_ != nullptr) {
-      weight = hn::Add(access.LoadF32(weight_ + i), hn::Set(d, offset_));
-    }
-    if (!subtract_mean_) {
-      return hn::Mul(v, weight);
-    }
-    // An absent bias adds zero: bit-equal to a bias of zeros, the sign of a zero included.
-    return hn::MulAdd(v, weight, bias_ != nullptr ? access.LoadF32(bias_ + i) : hn::Zero(d));
-  }
-
- private:
-  const W* weight_;
-  const W* bias_;
-  bool subtract_mean_;
-  bool round_normalized_;
-  float mean_;
-  float mean_low_;
-  float rstd_;
-  float offset_;
-};
 
 template <typename T, typename W, class Mode>
 void WriteRowF32(const RowNormForwardArgs& args, const RowStatistics& statistics, const T* s, T* y,
                  Mode mode) {
-  const RowFormula<T, W> formula(args, statistics);
+  const RowFormulaF32<T, W> formula(args, statistics);
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(FloatTag()));
   const int64_t count = args.hidden_size;
   int64_t i = 0;
@@ -178,11 +82,6 @@ void WriteRowF32(const RowNormForwardArgs& args, const RowStatistics& statistics
     const PartialVector tail{count - i};
     tail.StoreF32(formula.At(tail, s, i), y + i);
   }
-}
-
-/// Whether f32 holds the statistics and every deviation that they allow.
-bool FitsF32(const RowStatistics& statistics) {
-  return statistics.rstd > 1e-30 && statistics.rstd < 1e30 && std::fabs(statistics.mean) < 1e37;
 }
 
 template <typename T, typename W>
@@ -304,27 +203,10 @@ void ForwardRows(const RowNormForwardArgs& args, StorePolicy policy, int64_t beg
     }
     return;
   }
-  const T* x = static_cast<const T*>(args.x);
-  const T* residual = static_cast<const T*>(args.residual);
-  T* residual_sum = static_cast<T*>(args.residual_sum);
-  T* y = static_cast<T*>(args.y);
-  auto* mean = static_cast<StatisticsOf<T>*>(args.mean);
-  auto* rstd = static_cast<StatisticsOf<T>*>(args.rstd);
   for (int64_t row = begin; row < end; ++row) {
-    const int64_t offset = row * args.hidden_size;
-    const T* s = x + offset;
-    if (residual != nullptr) {
-      AddRows(s, residual + offset, residual_sum + offset, args.hidden_size);
-      s = residual_sum + offset;
-    }
-    const RowStatistics statistics = ReduceRow(args, s);
-    if (mean != nullptr) {
-      Assign(mean[row], statistics.mean + statistics.mean_low);
-    }
-    if (rstd != nullptr) {
-      Assign(rstd[row], statistics.rstd);
-    }
-    WriteRow<T, W>(args, statistics, policy, s, y + offset);
+    const PreparedRow<T> prepared(args, row);
+    WriteRow<T, W>(args, prepared.statistics, policy, prepared.s,
+                   static_cast<T*>(args.y) + row * args.hidden_size);
   }
   if (policy == StorePolicy::kStream) {
     hwy::FlushStream();
@@ -359,8 +241,13 @@ Status RowNormForwardCpu(const RowNormForwardArgs& args, ThreadPool& threads) {
                                  : StorePolicy::kCache;
   RunTasks(threads, bytes, tasks, [&](int64_t task) {
     const int64_t begin = task * rows_per_task;
+    const int64_t end = std::min(args.rows, begin + rows_per_task);
+    if (args.output_format != OutputFormat::kSameAsInput) {
+      RowNormQuantizedRowsCpu(args, begin, end);
+      return;
+    }
     HWY_DYNAMIC_DISPATCH(RowNormForwardRows)
-    (args, policy, begin, std::min(args.rows, begin + rows_per_task));
+    (args, policy, begin, end);
   });
   return Status();
 }

@@ -1,125 +1,49 @@
 #include "row_norm/row_norm_cuda.h"
 
 #include <algorithm>
-#include <initializer_list>
+#include <type_traits>
 
 #include "dispatch/dtype_dispatch.h"
 #include "dispatch/launch.h"
-#include "dispatch/workspace_layout.h"
+#include "row_norm/row_norm_device.h"
+#include "row_norm/row_norm_kind.h"
+#include "row_norm/row_norm_quantized_device.h"
+#include "row_norm/row_norm_quantized_tuning.h"
+#include "row_norm/row_norm_ring_cuda.h"
+#include "row_norm/row_norm_ring_tuning.h"
 #include "row_norm/row_norm_tuning.h"
 #include "validation/argument_checks.h"
 
 namespace norm::internal {
 namespace {
 
-norm_device::RowKind DeviceKind(RowNormKind kind) {
-  return kind == RowNormKind::kRms ? norm_device::RowKind::kRms : norm_device::RowKind::kLayer;
-}
+using norm_device::RowForwardParams;
+using norm_device::RowForwardSegments;
+using norm_device::RowLaunchKind;
 
-/// Whether every present tensor starts at a multiple of the widest access.
-bool AllAligned(std::initializer_list<const void*> tensors) {
-  constexpr uintptr_t kAccessBytes = 16;
-  return std::all_of(tensors.begin(), tensors.end(), [](const void* tensor) {
-    return reinterpret_cast<uintptr_t>(tensor) % kAccessBytes == 0;
-  });
-}
-
-/// How backward is divided over launches, and its scratch.
-struct BackwardPlan {
-  RowNormPlan row;
-  LaunchConfig row_launch;
-  ColumnPlan columns;  // used when the row kernel does not sum columns itself
-  bool wants_gradients = false;
-  int64_t partials = 0;
-  double* dweight_partials = nullptr;
-  double* dbias_partials = nullptr;
-  norm_device::RowStatistics statistics = {};
-  size_t workspace_bytes = 0;
-};
-
-BackwardPlan PlanBackward(const RowNormBackwardArgs& args, DeviceTraits device, void* workspace) {
-  BackwardPlan plan;
-  plan.wants_gradients = args.dweight != nullptr || args.dbias != nullptr;
-  if (args.rows == 0) return plan;
-  plan.row = PlanRowBackward(args.hidden_size, args.dtype, device);
-  plan.row_launch = RowLaunch(plan.row, args.rows);
-  if (!plan.wants_gradients) return plan;
-  WorkspaceLayout layout(workspace);
-  plan.partials = plan.row_launch.blocks_x;
-  if (!plan.row.sums_columns) {
-    plan.columns = PlanColumns(args.rows, args.hidden_size, args.dtype, device);
-    plan.partials = plan.columns.launch.blocks_y;
-    const size_t bytes = static_cast<size_t>(args.rows) * DTypeSize(StatisticsDType(args.dtype));
-    plan.statistics.rstd = layout.TakeBytes(bytes);
-    if (args.kind == RowNormKind::kLayer) {
-      plan.statistics.mean = layout.TakeBytes(bytes);
-      plan.statistics.mean_correction = layout.TakeBytes(bytes);
-    }
+norm_device::RowOutput DeviceOutput(OutputFormat format) {
+  switch (format) {
+    case OutputFormat::kSameAsInput:
+      break;
+    case OutputFormat::kF8E4M3:
+      return norm_device::RowOutput::kF8E4M3;
+    case OutputFormat::kF8E4M3PerRow:
+      return norm_device::RowOutput::kF8E4M3PerRow;
+    case OutputFormat::kInt8PerRow:
+      return norm_device::RowOutput::kInt8PerRow;
   }
-  const int64_t elements = plan.partials * args.hidden_size;
-  if (args.dweight != nullptr) plan.dweight_partials = layout.Take<double>(elements);
-  if (args.dbias != nullptr) plan.dbias_partials = layout.Take<double>(elements);
-  plan.workspace_bytes = layout.size_bytes();
-  return plan;
+  return norm_device::RowOutput::kInputType;
 }
 
-Status LaunchRows(const RowNormBackwardArgs& args, const BackwardPlan& plan,
-                  const norm_device::RowBackwardParams& params, StreamHandle stream) {
-  const void* kernel = VisitElementPair(args.dtype, args.weight_dtype, [&](auto pair) {
-    return norm_device::RowBackwardKernel<decltype(pair)>(DeviceKind(args.kind), plan.row.method,
-                                                          plan.row.wide);
-  });
-  return Launch(kernel, plan.row_launch, params, stream);
+/// Mean squares from here on are normal numbers in f32, or eps hides what they lose; an eps that f32
+/// would lose is far below them.
+float SmallestSquare(double eps) {
+  constexpr double kHidingEps = 1e-20;
+  return eps < kHidingEps ? 1e-18F : 0.0F;
 }
 
-Status LaunchColumns(const RowNormBackwardArgs& args, const BackwardPlan& plan,
-                     StreamHandle stream) {
-  norm_device::ColumnParams params = {};
-  params.dy = args.dy;
-  params.x = args.x;
-  params.statistics = plan.statistics;
-  params.dweight_partials = plan.dweight_partials;
-  params.dbias_partials = plan.dbias_partials;
-  params.rows = args.rows;
-  params.hidden_size = args.hidden_size;
-  params.rows_per_strip = plan.columns.rows_per_strip;
-  params.aligned = AllAligned({args.dy, args.x});
-  const void* kernel = VisitElement(args.dtype, [&](auto element) {
-    return norm_device::ColumnKernel<decltype(element)>(DeviceKind(args.kind), plan.row.wide);
-  });
-  return Launch(kernel, plan.columns.launch, params, stream);
-}
-
-Status LaunchFinalize(const RowNormBackwardArgs& args, const BackwardPlan& plan,
-                      StreamHandle stream) {
-  norm_device::FinalizeParams params = {};
-  params.dweight_partials = plan.dweight_partials;
-  params.dbias_partials = plan.dbias_partials;
-  params.dweight = args.dweight;
-  params.dbias = args.dbias;
-  params.partials = plan.partials;
-  params.hidden_size = args.hidden_size;
-  LaunchConfig launch;
-  launch.blocks_x = (args.hidden_size - 1) / norm_device::kFinalizeThreadsX + 1;
-  launch.blocks_y = 2;
-  launch.threads_x = norm_device::kFinalizeThreadsX;
-  launch.threads_y = norm_device::kFinalizeThreadsY;
-  const void* kernel = VisitElement(args.weight_dtype, [](auto element) {
-    return norm_device::FinalizeKernel<decltype(element)>();
-  });
-  return Launch(kernel, launch, params, stream);
-}
-
-}  // namespace
-
-Status RowNormForwardCuda(const RowNormForwardArgs& args, Workspace workspace,
-                          StreamHandle stream) {
-  NORM_RETURN_IF_ERROR(Validate(args));
-  if (args.rows == 0) return Status();
-  const Result<DeviceTraits> device = CurrentDeviceTraits();
-  NORM_RETURN_IF_ERROR(device.status());
-  const RowNormPlan plan = PlanRowForward(args.hidden_size, args.dtype, device.value());
-  norm_device::RowForwardParams params = {};
+RowForwardParams DeviceParams(const RowNormForwardArgs& args) {
+  RowForwardParams params = {};
   params.x = args.x;
   params.residual = args.residual;
   params.weight = args.weight;
@@ -131,66 +55,123 @@ Status RowNormForwardCuda(const RowNormForwardArgs& args, Workspace workspace,
   params.rows = args.rows;
   params.hidden_size = args.hidden_size;
   params.eps = args.eps;
+  params.inverse_size = 1.0 / static_cast<double>(args.hidden_size);
   params.weight_offset = args.weight_offset;
+  params.smallest_square = SmallestSquare(args.eps);
+  params.row_scale = static_cast<float*>(args.row_scale);
+  params.inverse_y_scale = 1.0F / args.y_scale;
+  params.output = DeviceOutput(args.output_format);
   params.aligned =
       AllAligned({args.x, args.residual, args.weight, args.bias, args.y, args.residual_sum});
   params.round_normalized = args.rounding == Rounding::kNormalizedFirst;
-  const void* kernel = VisitElementPair(args.dtype, args.weight_dtype, [&](auto pair) {
-    return norm_device::RowForwardKernel<decltype(pair)>(DeviceKind(args.kind), plan.method,
+  return params;
+}
+
+const void* Kernel(const RowNormForwardArgs& args, const RowForwardPlan& plan,
+                   RowLaunchKind launch) {
+  if (UsesRing(plan)) return RowRingSegmentsKernel(args, plan);
+  return VisitElementPair(args.dtype, args.weight_dtype, [&](auto pair) {
+    return norm_device::RowForwardKernel<decltype(pair)>(launch, DeviceKind(args.kind), plan.method,
                                                          plan.wide);
   });
-  return Launch(kernel, RowLaunch(plan, args.rows), params, stream);
 }
 
-Status RowNormBackwardCuda(const RowNormBackwardArgs& args, Workspace workspace,
-                           StreamHandle stream) {
+/// Quantized rows that have kernels of their own.
+Status LaunchQuantized(const RowNormForwardArgs& args, const QuantizedRowPlan& plan,
+                       StreamHandle stream) {
+  const void* kernel = VisitElementPair(args.dtype, args.weight_dtype, [&](auto pair) {
+    using Pair = decltype(pair);
+    if constexpr (std::is_same_v<typename Pair::Activation, norm_device::F64>) {
+      return static_cast<const void*>(nullptr);  // Validate refuses it
+    } else {
+      return norm_device::QuantizedRowKernel<Pair>(DeviceKind(args.kind), plan.method);
+    }
+  });
+  return Launch(kernel, QuantizedRowLaunch(plan, args.rows), DeviceParams(args), stream);
+}
+
+/// Collects segments, and launches those that it holds.
+class SegmentBatch {
+ public:
+  SegmentBatch(const RowNormForwardArgs& first, const RowForwardPlan& plan, StreamHandle stream)
+      : plan_(plan), kernel_(Kernel(first, plan, RowLaunchKind::kSegments)), stream_(stream) {
+    launch_ = RowForwardLaunch(plan, 1);
+  }
+
+  Status Add(const RowNormForwardArgs& args) {
+    if (args.rows == 0) return Status();
+    if (args.output_format != OutputFormat::kSameAsInput) {
+      const auto plan = PlanQuantizedRow(args.hidden_size, args.dtype);
+      if (plan.has_value()) return LaunchQuantized(args, *plan, stream_);
+    }
+    if (table_.segments == RowForwardSegments::kMaxSegments) NORM_RETURN_IF_ERROR(Flush());
+    // Blocks loop over more rows than these.
+    constexpr int64_t kMaxSegmentBlocks = kMaxBlocksX / RowForwardSegments::kMaxSegments;
+    const int64_t most = kMaxSegmentBlocks / plan_.cluster_blocks * plan_.cluster_blocks;
+    const int64_t blocks = std::min(RowForwardLaunch(plan_, args.rows).blocks_x, most);
+    table_.params[table_.segments] = DeviceParams(args);
+    table_.first_block[table_.segments + 1] =
+        table_.first_block[table_.segments] + static_cast<int32_t>(blocks);
+    ++table_.segments;
+    return Status();
+  }
+
+  Status Flush() {
+    if (table_.segments == 0) return Status();
+    launch_.blocks_x = table_.first_block[table_.segments];
+    NORM_RETURN_IF_ERROR(Launch(kernel_, launch_, table_, stream_));
+    table_.segments = 0;
+    return Status();
+  }
+
+ private:
+  RowForwardPlan plan_;
+  const void* kernel_;
+  StreamHandle stream_;
+  LaunchConfig launch_;
+  RowForwardSegments table_ = {};
+};
+
+}  // namespace
+
+Status RowNormForwardCuda(const RowNormForwardArgs& args, Workspace workspace,
+                          StreamHandle stream) {
   NORM_RETURN_IF_ERROR(Validate(args));
+  if (args.rows == 0) return Status();
   const Result<DeviceTraits> device = CurrentDeviceTraits();
   NORM_RETURN_IF_ERROR(device.status());
-  const BackwardPlan plan = PlanBackward(args, device.value(), workspace.data);
-  NORM_RETURN_IF_ERROR(CheckWorkspace(workspace, plan.workspace_bytes));
-  if (args.rows == 0) {
-    return plan.wants_gradients ? LaunchFinalize(args, plan, stream) : Status();
+  const RowForwardPlan plan = PlanRowForward(args.hidden_size, args.dtype, device.value());
+  if (args.output_format != OutputFormat::kSameAsInput) {
+    SegmentBatch batch(args, plan, stream);
+    NORM_RETURN_IF_ERROR(batch.Add(args));
+    return batch.Flush();
   }
-
-  norm_device::RowBackwardParams params = {};
-  params.dy = args.dy;
-  params.x = args.x;
-  params.weight = args.weight;
-  params.mean = args.mean;
-  params.rstd = args.rstd;
-  params.dresidual_sum = args.dresidual_sum;
-  params.dx = args.dx;
-  params.rows = args.rows;
-  params.hidden_size = args.hidden_size;
-  params.eps = args.eps;
-  params.weight_offset = args.weight_offset;
-  params.aligned = AllAligned({args.dy, args.x, args.weight, args.dresidual_sum, args.dx});
-  if (!plan.wants_gradients) return LaunchRows(args, plan, params, stream);
-  if (plan.row.sums_columns) {
-    params.dweight_partials = plan.dweight_partials;
-    params.dbias_partials = plan.dbias_partials;
-    NORM_RETURN_IF_ERROR(LaunchRows(args, plan, params, stream));
-  } else {
-    params.statistics = plan.statistics;
-    // dx in place of x or dy destroys what the column kernel reads: then the first launch leaves
-    // statistics only.
-    const bool in_place = args.dx == args.x || args.dx == args.dy;
-    if (in_place) params.dx = nullptr;
-    NORM_RETURN_IF_ERROR(LaunchRows(args, plan, params, stream));
-    NORM_RETURN_IF_ERROR(LaunchColumns(args, plan, stream));
-    if (in_place) {
-      params.dx = args.dx;
-      params.statistics = {};
-      NORM_RETURN_IF_ERROR(LaunchRows(args, plan, params, stream));
-    }
-  }
-  return LaunchFinalize(args, plan, stream);
+  if (UsesRing(plan)) return LaunchRowRing(args, plan, DeviceParams(args), workspace, stream);
+  return Launch(Kernel(args, plan, RowLaunchKind::kSingle), RowForwardLaunch(plan, args.rows),
+                DeviceParams(args), stream);
 }
 
-size_t RowNormBackwardCudaWorkspaceBytes(const RowNormBackwardArgs& args) {
+size_t RowNormForwardCudaWorkspaceBytes(const RowNormForwardArgs& args) {
   const Result<DeviceTraits> device = CurrentDeviceTraits();
-  return device.ok() ? PlanBackward(args, device.value(), nullptr).workspace_bytes : 0;
+  if (!device.ok()) return 0;
+  const RowForwardPlan plan = PlanRowForward(args.hidden_size, args.dtype, device.value());
+  return UsesRing(plan) ? RowRingWorkspaceBytes(plan, args.rows) : 0;
 }
+
+template <typename Args>
+Status RowNormForwardSegmentsCuda(std::span<const Args> segments, StreamHandle stream) {
+  NORM_RETURN_IF_ERROR(ValidateForwardSegments(segments));
+  if (segments.empty()) return Status();
+  const Result<DeviceTraits> device = CurrentDeviceTraits();
+  NORM_RETURN_IF_ERROR(device.status());
+  const RowNormForwardArgs first = ToRowNorm(segments[0]);
+  const RowForwardPlan plan = PlanRowForward(first.hidden_size, first.dtype, device.value());
+  SegmentBatch batch(first, plan, stream);
+  for (const Args& segment : segments) NORM_RETURN_IF_ERROR(batch.Add(ToRowNorm(segment)));
+  return batch.Flush();
+}
+
+template Status RowNormForwardSegmentsCuda(std::span<const RmsNormForwardArgs>, StreamHandle);
+template Status RowNormForwardSegmentsCuda(std::span<const LayerNormForwardArgs>, StreamHandle);
 
 }  // namespace norm::internal

@@ -1,29 +1,79 @@
-// What host code and the row-norm kernels agree on: arguments by value and the kernels as pointers.
-// Standard library only.
+// What host code and the row-norm forward kernels agree on: arguments by value and the kernels as
+// pointers. Standard library only.
 #pragma once
 
 #include <cstdint>
+
+#include "dispatch/segment_table.h"
+#include "row_norm/row_norm_ring_shape.h"
 
 namespace norm_device {
 
 enum class RowKind : uint8_t { kRms, kLayer };
 
-/// Who owns a row and where it waits between the passes over it.
+/// Who owns a row, and where it waits between the passes over it.
 enum class RowMethod : uint8_t {
-  kWarpRegisters,   // one warp, kNarrowRowElements per thread
-  kWarpWide,        // one warp, WideRowElements per thread (forward only)
-  kBlockNarrow,     // one block, kNarrowRowElements per thread
-  kBlockMedium,     // one block, kMediumRowElements per thread (backward only)
-  kBlockWide,       // one block, WideRowElements per thread
-  kBlockStreaming,  // one block, the row is read again in every pass
+  kLanes4,     // 4 lanes of a warp, in registers
+  kLanes8,     // 8 lanes
+  kLanes16,    // 16 lanes
+  kBlock,      // a block
+  kBlockLong,  // a block, more per thread
+  kCluster,    // a cluster of blocks
+  kRing,       // a cluster, that passes through shared memory, kShortRingGranules
+  kLongRing,   // a cluster, that passes through shared memory, kLongRingGranules
+  kStreaming,  // a block, the row is read again in every pass
 };
 
-inline constexpr int kNarrowRowElements = 8;
-inline constexpr int kMediumRowElements = 16;
-/// kBlockWide: what fits in registers without spills; single elements need an address each.
-constexpr int WideRowElements(bool is_f64, bool wide) { return wide && !is_f64 ? 32 : 16; }
-inline constexpr int kWarpRowThreads = 128;  // of a block whose warps own a row each
-inline constexpr int kMaxBlockRowThreads = 512;
+/// Whether the last element of an odd row that is no multiple of 16 bytes is one thread's extra, so
+/// that sizes like 257 fill their threads.
+constexpr bool HasExtraElement(RowMethod method) {
+  return method != RowMethod::kLanes4 && method != RowMethod::kStreaming;
+}
+
+/// Consecutive elements of one access where a row is no multiple of 16 bytes, for elements of
+/// `bytes` bytes: pairs of 16-bit elements, else single ones.
+constexpr int NarrowRowAccess(RowMethod method, int bytes) {
+  return bytes == 2 && HasExtraElement(method) ? 2 : 1;
+}
+
+/// Elements of a row that one thread holds, besides an extra one, for elements of `bytes` bytes.
+constexpr int HeldRowElements(RowMethod method, int bytes, bool wide) {
+  constexpr int kShortBytes = 64;
+  constexpr int kLongBytes = 128;
+  switch (method) {
+    case RowMethod::kLanes4:
+      return wide ? kShortBytes / bytes : 8;
+    case RowMethod::kLanes8:
+    case RowMethod::kLanes16:
+    case RowMethod::kBlock:
+      return wide || bytes == 2 ? kShortBytes / bytes : 16;
+    case RowMethod::kBlockLong:
+    case RowMethod::kCluster:
+      return wide || bytes == 2 ? kLongBytes / bytes : bytes == 8 ? 16 : 32;
+    case RowMethod::kRing:
+    case RowMethod::kLongRing:
+    case RowMethod::kStreaming:
+      break;
+  }
+  return 0;
+}
+
+inline constexpr int kLaneRowThreads = 64;       // of a block whose warps own rows
+inline constexpr int kMaxBlockRowThreads = 512;  // of a block that owns a row, or a part of it
+inline constexpr int kStreamingThreads = 512;
+
+/// What y holds.
+enum class RowOutput : uint8_t {
+  kInputType,
+  kF8E4M3,        // y * inverse_y_scale
+  kF8E4M3PerRow,  // y / row_scale, the row's largest magnitude / kLargestF8E4M3
+  kInt8PerRow,    // y / row_scale, the row's largest magnitude / kLargestInt8
+};
+
+inline constexpr float kLargestF8E4M3 = 448.0F;
+inline constexpr float kLargestInt8 = 127.0F;
+/// Row scales below this count as zero.
+inline constexpr float kSmallestRowScale = 0x1p-126F;
 
 /// Absent optional tensors are null. Contiguous rows.
 struct RowForwardParams {
@@ -35,80 +85,48 @@ struct RowForwardParams {
   void* residual_sum;
   void* mean;
   void* rstd;
+  float* row_scale;
   int64_t rows;
   int64_t hidden_size;
   double eps;
+  double inverse_size;  // 1 / hidden_size
   double weight_offset;
-  bool aligned;  // all tensors of [rows, hidden_size] and [hidden_size] start at a multiple of 16
-                 // bytes
+  float smallest_square;  // f32 mean squares below are taken again in f64
+  float inverse_y_scale;
+  RowOutput output;
+  bool aligned;   // all tensors of [rows, hidden_size] and [hidden_size] start at a multiple of 16
+                  // bytes
+  bool few_rows;  // no multiprocessor finds weight and bias in its cache
   bool round_normalized;  // x * rstd is rounded to the type of x before weight is applied
 };
 
-/// Statistics that row kernels hand to the column kernel, [rows] each, in the compute type.
-struct RowStatistics {
-  void* mean;             // kLayer
-  void* mean_correction;  // kLayer: the mean is mean + mean_correction
-  void* rstd;
-};
+/// Requests of one launch: as many as the 4 KB hold that launch at no extra cost.
+using RowForwardSegments = SegmentTable<RowForwardParams, 30>;
+static_assert(sizeof(RowForwardSegments) <= kMaxKernelParameterBytes);
 
-struct RowBackwardParams {
-  const void* dy;
-  const void* x;
-  const void* weight;
-  const void* mean;
-  const void* rstd;  // null: statistics are recomputed
-  const void* dresidual_sum;
-  void* dx;  // null: statistics only
-  double*
-      dweight_partials;  // [blocks, hidden_size]; null: not wanted, or left to the column kernel
-  double* dbias_partials;
-  RowStatistics statistics;  // null members: not wanted
-  int64_t rows;
-  int64_t hidden_size;
-  double eps;
-  double weight_offset;
-  bool aligned;
-};
+/// What a kernel takes: one request with y in the type of x (RowForwardParams), or any requests
+/// (RowForwardSegments).
+enum class RowLaunchKind : uint8_t { kSingle, kSegments };
 
-/// The column kernel: dweight and dbias partials of strips of rows, for rows too long for
-/// registers.
-struct ColumnParams {
-  const void* dy;
-  const void* x;
-  RowStatistics statistics;
-  double* dweight_partials;  // [strips, hidden_size]
-  double* dbias_partials;
-  int64_t rows;
-  int64_t hidden_size;
-  int64_t rows_per_strip;
-  bool aligned;
+/// One request through rings.
+struct RowRingParams {
+  RowForwardParams request;
+  RingShape shape;
+  RingSlots slots;
+  RowClaims* claims;             // null: clusters take rows by turns
+  unsigned long long claim_tag;  // not 0, and unlike that of any launch that used the claims before
 };
-
-/// Adds up partials in order: gradient[h] = sum_p partials[p, h]. Zero partials give zeros.
-struct FinalizeParams {
-  const double* dweight_partials;
-  const double* dbias_partials;
-  void* dweight;
-  void* dbias;
-  int64_t partials;
-  int64_t hidden_size;
-};
-
-inline constexpr int kColumnThreadsX = 32;  // column granules of a block of the column kernel
-inline constexpr int kColumnThreadsY = 8;
-inline constexpr int kFinalizeThreadsX = 32;
-inline constexpr int kFinalizeThreadsY = 16;
 
 /// Kernels as the runtime launches them. `wide`: 16 bytes of consecutive elements per thread and
-/// access (hidden_size is a multiple of that), else single elements. Pair and Activation: see
+/// access (hidden_size is a multiple of that), else single elements. Pair: see
 /// primitives/element_types.h.
 template <typename Pair>
-const void* RowForwardKernel(RowKind kind, RowMethod method, bool wide);
+const void* RowForwardKernel(RowLaunchKind launch, RowKind kind, RowMethod method, bool wide);
+
+/// Of kRing and kLongRing, y in the type of x: takes RowRingParams or RowForwardSegments. `plain`: a
+/// single request that is aligned, has no residual and rounds once; the bits are those of the
+/// kernel for any request. Null for f64.
 template <typename Pair>
-const void* RowBackwardKernel(RowKind kind, RowMethod method, bool wide);
-template <typename Activation>
-const void* ColumnKernel(RowKind kind, bool wide);
-template <typename Weight>
-const void* FinalizeKernel();
+const void* RowRingKernel(RowLaunchKind launch, RowKind kind, RowMethod method, bool plain);
 
 }  // namespace norm_device

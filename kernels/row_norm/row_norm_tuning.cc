@@ -2,121 +2,126 @@
 
 #include <algorithm>
 
+#include "row_norm/row_norm_ring_tuning.h"
+
 namespace norm::internal {
 namespace {
 
-using norm_device::kMaxBlockRowThreads;
-using norm_device::kMediumRowElements;
-using norm_device::kNarrowRowElements;
 using norm_device::RowMethod;
 
 constexpr int kWarpThreads = 32;
-constexpr int kMinBlockRowThreads = 64;
-constexpr int kThreadsPerSm = 2048;
-constexpr int kForwardWaves = 4;  // blocks in the grid per block that can be resident
-constexpr int kPersistentThreadsPerSm =
-    512;  // backward: about 120 registers a thread leave room for these
+constexpr int kMaxClusterBlocks = 8;  // what every device with clusters can schedule
 
 constexpr int64_t CeilDiv(int64_t a, int64_t b) { return a / b + (a % b != 0 ? 1 : 0); }
 
-int WideElements(DType dtype) { return 16 / static_cast<int>(DTypeSize(dtype)); }
-
-int64_t Capacity(int elements_per_thread) {
-  return static_cast<int64_t>(kMaxBlockRowThreads) * elements_per_thread;
+/// Lanes of a warp that own a row together.
+int Lanes(RowMethod method) {
+  switch (method) {
+    case RowMethod::kLanes4:
+      return 4;
+    case RowMethod::kLanes8:
+      return 8;
+    case RowMethod::kLanes16:
+      return 16;
+    default:
+      return kWarpThreads;
+  }
 }
 
-/// The smallest power of two of threads that holds the row.
-int BlockThreads(int64_t hidden_size, int elements_per_thread) {
-  int threads = kMinBlockRowThreads;
-  while (static_cast<int64_t>(threads) * elements_per_thread < hidden_size) threads *= 2;
-  return threads;
-}
+class Planner {
+ public:
+  Planner(int64_t hidden_size, DType dtype)
+      : hidden_size_(hidden_size), element_bytes_(static_cast<int>(DTypeSize(dtype))) {
+    plan_.wide = hidden_size * element_bytes_ % kAccessBytes == 0;
+  }
 
-void UseWarpPerRow(RowNormPlan& plan, RowMethod method) {
-  plan.method = method;
-  plan.threads = norm_device::kWarpRowThreads;
-  plan.rows_per_block = plan.threads / kWarpThreads;
-}
+  /// Rows within warps, if one fits.
+  bool UseLanes(RowMethod method) {
+    if (Spread(method) > int64_t{Lanes(method)} * Elements(method)) return false;
+    plan_.method = method;
+    plan_.threads = norm_device::kLaneRowThreads;
+    plan_.rows_per_block = plan_.threads / Lanes(method);
+    return true;
+  }
 
-void UseBlockPerRow(RowNormPlan& plan, RowMethod method, int threads) {
-  plan.method = method;
-  plan.threads = threads;
-  plan.rows_per_block = 1;
-}
+  /// A row in a block of at most `max_threads` threads, if it fits.
+  bool UseBlock(RowMethod method, int max_threads) {
+    const int64_t threads =
+        CeilDiv(Spread(method), int64_t{Elements(method)} * kWarpThreads) * kWarpThreads;
+    if (threads > max_threads) return false;
+    plan_.method = method;
+    plan_.threads = static_cast<int>(threads);
+    return true;
+  }
+
+  /// A row in a cluster, if it fits: the smallest one, its warps spread evenly.
+  bool UseCluster() {
+    const int64_t warps =
+        CeilDiv(Spread(RowMethod::kCluster), int64_t{Elements(RowMethod::kCluster)} * kWarpThreads);
+    constexpr int kMaxBlockWarps = norm_device::kMaxBlockRowThreads / kWarpThreads;
+    int blocks = 2;
+    while (blocks <= kMaxClusterBlocks && CeilDiv(warps, blocks) > kMaxBlockWarps) blocks *= 2;
+    if (blocks > kMaxClusterBlocks) return false;
+    plan_.method = RowMethod::kCluster;
+    plan_.threads = static_cast<int>(CeilDiv(warps, blocks)) * kWarpThreads;
+    plan_.cluster_blocks = blocks;
+    return true;
+  }
+
+  void UseStreaming() {
+    plan_.method = RowMethod::kStreaming;
+    plan_.threads = norm_device::kStreamingThreads;
+  }
+
+  const RowForwardPlan& plan() const { return plan_; }
+
+ private:
+  static constexpr int kAccessBytes = 16;
+
+  int Elements(RowMethod method) const {
+    return norm_device::HeldRowElements(method, element_bytes_, plan_.wide);
+  }
+
+  /// Elements that are spread over the threads: all but an extra one.
+  int64_t Spread(RowMethod method) const {
+    const bool extra = !plan_.wide && norm_device::HasExtraElement(method);
+    return extra ? hidden_size_ - hidden_size_ % 2 : hidden_size_;
+  }
+
+  int64_t hidden_size_;
+  int element_bytes_;
+  RowForwardPlan plan_;
+};
 
 }  // namespace
 
-RowNormPlan PlanRowForward(int64_t hidden_size, DType dtype, DeviceTraits device) {
-  RowNormPlan plan;
-  plan.wide = hidden_size % WideElements(dtype) == 0;
-  const int wide_elements = norm_device::WideRowElements(dtype == DType::kF64, plan.wide);
-  // Two-byte elements: a narrow thread would wait for one load and reduce as often as others do for
-  // four.
-  const bool narrow_blocks = DTypeSize(dtype) > 2;
-  if (hidden_size <= kWarpThreads * kNarrowRowElements) {
-    UseWarpPerRow(plan, RowMethod::kWarpRegisters);
-  } else if (hidden_size <= kWarpThreads * wide_elements) {
-    UseWarpPerRow(plan, RowMethod::kWarpWide);
-  } else if (narrow_blocks && hidden_size <= Capacity(kNarrowRowElements)) {
-    UseBlockPerRow(plan, RowMethod::kBlockNarrow, BlockThreads(hidden_size, kNarrowRowElements));
-  } else if (hidden_size <= Capacity(wide_elements)) {
-    UseBlockPerRow(plan, RowMethod::kBlockWide, BlockThreads(hidden_size, wide_elements));
-  } else {
-    UseBlockPerRow(plan, RowMethod::kBlockStreaming, kMaxBlockRowThreads);
-  }
-  plan.max_blocks =
-      static_cast<int64_t>(device.sm_count) * (kThreadsPerSm / plan.threads) * kForwardWaves;
-  return plan;
+RowForwardPlan PlanRowForward(int64_t hidden_size, DType dtype, DeviceTraits device,
+                              bool quantizes) {
+  RowForwardPlan ring;
+  if (!quantizes && PlanRowRing(hidden_size, dtype, device, ring)) return ring;
+  Planner planner(hidden_size, dtype);
+  // Long threads: fewer of them take part in a reduction, and several blocks fit a multiprocessor.
+  constexpr int kMaxShortThreads = 64;
+  const int max_short_threads =
+      planner.plan().wide ? kMaxShortThreads : norm_device::kMaxBlockRowThreads / 2;
+  const bool held = planner.UseLanes(RowMethod::kLanes4) || planner.UseLanes(RowMethod::kLanes8) ||
+                    planner.UseLanes(RowMethod::kLanes16) ||
+                    planner.UseBlock(RowMethod::kBlock, max_short_threads) ||
+                    planner.UseBlock(RowMethod::kBlockLong, norm_device::kMaxBlockRowThreads) ||
+                    (device.HasClusters() && planner.UseCluster());
+  if (!held) planner.UseStreaming();
+  return planner.plan();
 }
 
-RowNormPlan PlanRowBackward(int64_t hidden_size, DType dtype, DeviceTraits device) {
-  RowNormPlan plan;
-  plan.wide = hidden_size % WideElements(dtype) == 0;
-  const bool f64 = dtype == DType::kF64;
-  const int wide_elements = norm_device::WideRowElements(f64, plan.wide);
-  if (hidden_size <= kWarpThreads * kNarrowRowElements) {
-    UseWarpPerRow(plan, RowMethod::kWarpRegisters);
-    plan.sums_columns = true;
-  } else if (hidden_size <= Capacity(kNarrowRowElements)) {
-    UseBlockPerRow(plan, RowMethod::kBlockNarrow, BlockThreads(hidden_size, kNarrowRowElements));
-    plan.sums_columns = true;
-  } else if (hidden_size <= Capacity(kMediumRowElements) && plan.wide && !f64) {
-    UseBlockPerRow(plan, RowMethod::kBlockMedium, BlockThreads(hidden_size, kMediumRowElements));
-    plan.sums_columns = true;
-  } else if (hidden_size <= Capacity(wide_elements) && !f64) {
-    UseBlockPerRow(plan, RowMethod::kBlockWide, BlockThreads(hidden_size, wide_elements));
-  } else {
-    UseBlockPerRow(plan, RowMethod::kBlockStreaming, kMaxBlockRowThreads);
-  }
-  plan.max_blocks =
-      static_cast<int64_t>(device.sm_count) *
-      std::max(1, (plan.sums_columns ? kPersistentThreadsPerSm : kThreadsPerSm * kForwardWaves) /
-                      plan.threads);
-  return plan;
-}
-
-LaunchConfig RowLaunch(const RowNormPlan& plan, int64_t rows) {
+LaunchConfig RowForwardLaunch(const RowForwardPlan& plan, int64_t rows) {
   LaunchConfig launch;
-  launch.blocks_x = std::min(plan.max_blocks, CeilDiv(rows, plan.rows_per_block));
+  const int64_t most =
+      plan.max_clusters > 0 ? plan.max_clusters : kMaxBlocksX / plan.cluster_blocks;
+  launch.blocks_x = std::min(CeilDiv(rows, plan.rows_per_block), most) * plan.cluster_blocks;
+  launch.dynamic_shared_bytes = plan.shared_bytes;
   launch.threads_x = plan.threads;
+  launch.cluster_blocks = plan.cluster_blocks;
   return launch;
-}
-
-ColumnPlan PlanColumns(int64_t rows, int64_t hidden_size, DType dtype, DeviceTraits device) {
-  constexpr int64_t kMinRowsPerStrip = 64;
-  constexpr int64_t kBlocksPerSm = 8;
-  const int granule = hidden_size % WideElements(dtype) == 0 ? WideElements(dtype) : 1;
-  ColumnPlan plan;
-  plan.launch.threads_x = norm_device::kColumnThreadsX;
-  plan.launch.threads_y = norm_device::kColumnThreadsY;
-  plan.launch.blocks_x = CeilDiv(hidden_size, norm_device::kColumnThreadsX * granule);
-  const int64_t wanted_strips =
-      std::max<int64_t>(1, device.sm_count * kBlocksPerSm / plan.launch.blocks_x);
-  const int64_t strips =
-      std::clamp<int64_t>(CeilDiv(rows, kMinRowsPerStrip), 1, std::min(wanted_strips, kMaxBlocksY));
-  plan.rows_per_strip = CeilDiv(rows, strips);
-  plan.launch.blocks_y = CeilDiv(rows, plan.rows_per_strip);
-  return plan;
 }
 
 }  // namespace norm::internal

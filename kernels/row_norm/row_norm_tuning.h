@@ -13,29 +13,23 @@ namespace norm::internal {
 
 /// How rows of one hidden size and dtype are reduced on one device. The number of rows is no input:
 /// it decides how many blocks are launched, never what a block does with a row.
-struct RowNormPlan {
-  norm_device::RowMethod method = norm_device::RowMethod::kWarpRegisters;
+struct RowForwardPlan {
+  norm_device::RowMethod method = norm_device::RowMethod::kBlock;
   bool wide = false;  // hidden_size is a multiple of the elements in 16 bytes
   int threads = 0;    // of a block
   int rows_per_block = 1;
-  int64_t max_blocks = 1;
-  bool sums_columns = false;  // backward: this kernel leaves dweight and dbias partials itself
+  int cluster_blocks = 1;    // that share a row
+  int64_t max_clusters = 0;  // rings: those that loop over all rows; 0: one for each row
+  int64_t shared_bytes = 0;  // dynamic shared memory of a block
 
-  friend bool operator==(const RowNormPlan&, const RowNormPlan&) = default;
+  friend bool operator==(const RowForwardPlan&, const RowForwardPlan&) = default;
 };
 
-RowNormPlan PlanRowForward(int64_t hidden_size, DType dtype, DeviceTraits device);
-RowNormPlan PlanRowBackward(int64_t hidden_size, DType dtype, DeviceTraits device);
+/// `quantizes`: y is not in the type of x, which rings do not write.
+RowForwardPlan PlanRowForward(int64_t hidden_size, DType dtype, DeviceTraits device,
+                              bool quantizes = false);
 
-/// Blocks for `rows` rows; they loop when there are more rows than blocks. One partial row of
-/// dweight per block.
-LaunchConfig RowLaunch(const RowNormPlan& plan, int64_t rows);
-
-/// The column kernel's grid: column blocks by strips of `rows_per_strip` rows.
-struct ColumnPlan {
-  LaunchConfig launch;
-  int64_t rows_per_strip = 0;
-};
-ColumnPlan PlanColumns(int64_t rows, int64_t hidden_size, DType dtype, DeviceTraits device);
+/// Blocks for `rows` rows; they loop when there are more rows than a grid has blocks.
+LaunchConfig RowForwardLaunch(const RowForwardPlan& plan, int64_t rows);
 
 }  // namespace norm::internal

@@ -12,7 +12,7 @@ bool IsKnown(DType dtype) { return DTypeSize(dtype) != 0; }
 uintptr_t Address(const void* data) { return reinterpret_cast<uintptr_t>(data); }
 
 uint64_t Bytes(const TensorArgument& tensor) {
-  return static_cast<uint64_t>(tensor.elements) * DTypeSize(tensor.dtype);
+  return static_cast<uint64_t>(tensor.elements) * tensor.element_bytes;
 }
 
 bool Overlap(const TensorArgument& a, const TensorArgument& b) {
@@ -90,9 +90,9 @@ Status CheckTensorBytes(std::initializer_list<int64_t> factors, DType dtype) {
 }
 
 Status CheckOptional(const TensorArgument& tensor) {
-  if (Address(tensor.data) % DTypeSize(tensor.dtype) != 0) {
+  if (Address(tensor.data) % tensor.element_bytes != 0) {
     return InvalidArgument("%s address %p must be a multiple of its element's %zu bytes",
-                           tensor.name, tensor.data, DTypeSize(tensor.dtype));
+                           tensor.name, tensor.data, tensor.element_bytes);
   }
   return Status();
 }

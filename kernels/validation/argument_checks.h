@@ -2,6 +2,7 @@
 // values.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <initializer_list>
 
@@ -14,10 +15,15 @@ namespace norm::internal {
 /// One tensor argument: its field name, address and size. A null address means the argument is
 /// absent.
 struct TensorArgument {
+  TensorArgument(const char* field, const void* address, int64_t count, DType dtype)
+      : TensorArgument(field, address, count, DTypeSize(dtype)) {}
+  TensorArgument(const char* field, const void* address, int64_t count, size_t bytes_per_element)
+      : name(field), data(address), elements(count), element_bytes(bytes_per_element) {}
+
   const char* name;
   const void* data;
   int64_t elements;
-  DType dtype;
+  size_t element_bytes;
 };
 
 /// An output and the inputs that it may replace exactly (same address, same bytes).

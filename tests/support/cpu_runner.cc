@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <span>
 
 namespace norm::testing {
 namespace {
@@ -43,6 +44,28 @@ struct ForwardOrBackward {
   static Status Call(const BatchNormBackwardArgs& a, Workspace w, ThreadPool& t) {
     return cpu::BatchNormBackward(a, w, t);
   }
+
+  // Segments, of the ops that take them.
+  template <typename Args>
+  static size_t SegmentsBytes(std::span<const Args>) {
+    return 0;
+  }
+  static size_t SegmentsBytes(std::span<const RmsNormForwardArgs> a) {
+    return cpu::RmsNormForwardSegmentsWorkspaceBytes(a);
+  }
+  static size_t SegmentsBytes(std::span<const LayerNormForwardArgs> a) {
+    return cpu::LayerNormForwardSegmentsWorkspaceBytes(a);
+  }
+  template <typename Args>
+  static Status CallSegments(std::span<const Args>, Workspace, ThreadPool&) {
+    return Status(StatusCode::kUnsupported, "no segments of this op");
+  }
+  static Status CallSegments(std::span<const RmsNormForwardArgs> a, Workspace w, ThreadPool& t) {
+    return cpu::RmsNormForwardSegments(a, w, t);
+  }
+  static Status CallSegments(std::span<const LayerNormForwardArgs> a, Workspace w, ThreadPool& t) {
+    return cpu::LayerNormForwardSegments(a, w, t);
+  }
 };
 
 class CpuRunner : public NormRunner {
@@ -68,6 +91,15 @@ class CpuRunner : public NormRunner {
   Status Execute(const NormCall& call, Workspace workspace) override {
     return std::visit(
         [&](const auto& args) { return ForwardOrBackward::Call(args, workspace, threads_); }, call);
+  }
+  size_t SegmentsWorkspaceBytes(const std::vector<NormCall>& calls) override {
+    return VisitSegments(calls,
+                         [](auto segments) { return ForwardOrBackward::SegmentsBytes(segments); });
+  }
+  Status ExecuteSegments(const std::vector<NormCall>& calls, Workspace workspace) override {
+    return VisitSegments(calls, [&](auto segments) {
+      return ForwardOrBackward::CallSegments(segments, workspace, threads_);
+    });
   }
 
  private:

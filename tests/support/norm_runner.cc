@@ -30,6 +30,12 @@ class FieldCollector {
     Add(name, &field, sizes_.tensor, sizes_.dtype);
   }
   void Tensors(const char* name, void*& field) { Add(name, &field, sizes_.tensor, sizes_.dtype); }
+  /// An output with an element for each of x.
+  void Output(const char* name, void*& field, size_t element_bytes) {
+    if (field != nullptr) {
+      fields_.push_back({name, nullptr, &field, sizes_.tensor * element_bytes, element_bytes});
+    }
+  }
   template <typename Pointer>
   void Parameters(const char* name, Pointer& field) {
     Add(name, &field, sizes_.parameters, sizes_.weight_dtype);
@@ -92,7 +98,15 @@ std::vector<TensorField> Collect(Args& args) {
     fields.Statistics("running_var", args.running_var);
   }
   if constexpr (requires { args.y; }) {
-    fields.Tensors("y", args.y);
+    if constexpr (requires { args.output_format; }) {
+      const bool same = args.output_format == OutputFormat::kSameAsInput;
+      fields.Output("y", args.y, same ? DTypeSize(args.dtype) : 1);
+    } else {
+      fields.Tensors("y", args.y);
+    }
+  }
+  if constexpr (requires { args.row_scale; }) {
+    fields.Statistics("row_scale", args.row_scale);
   }
   if constexpr (requires { args.mean; }) {
     fields.Statistics("mean", args.mean);
@@ -163,55 +177,103 @@ class NormRunner::GuardedBlock {
   std::byte* base_;
 };
 
-Status NormRunner::Run(const NormCall& host_call, Placement placement) {
+/// A call whose tensors were copied to backend memory.
+class NormRunner::PlacedCall {
+ public:
+  PlacedCall(NormRunner& runner, const NormCall& host_call, Placement placement)
+      : call_(host_call) {
+    for (const TensorField& field : TensorFields(call_)) {
+      const void* host = field.input != nullptr ? *field.input : *field.output;
+      const auto same = std::find_if(mappings_.begin(), mappings_.end(),
+                                     [&](const Mapping& mapping) { return mapping.host == host; });
+      GuardedBlock* block = nullptr;
+      if (same != mappings_.end()) {
+        block = same->block;
+      } else {
+        blocks_.push_back(std::make_unique<GuardedBlock>(
+            runner, field.bytes, placement.misaligned_elements * field.element_bytes));
+        block = blocks_.back().get();
+      }
+      if (field.input != nullptr) {
+        runner.CopyIn(block->data(), host, field.bytes);
+        *field.input = block->data();
+      } else {
+        *field.output = block->data();
+      }
+      mappings_.push_back({field, host, block});
+    }
+  }
+
+  const NormCall& call() const { return call_; }
+
+  /// Checks guards and inputs, and copies outputs back if the call succeeded.
+  void Finish(const Status& status) const {
+    for (const Mapping& mapping : mappings_) {
+      const std::vector<std::byte> content = mapping.block->Read(mapping.field.name);
+      if (mapping.field.output != nullptr) {
+        if (status.ok() && !content.empty()) {
+          std::memcpy(const_cast<void*>(mapping.host), content.data(), content.size());
+        }
+        continue;
+      }
+      const bool replaced =
+          std::any_of(mappings_.begin(), mappings_.end(), [&](const Mapping& other) {
+            return other.block == mapping.block && other.field.output != nullptr;
+          });
+      if (!replaced && !content.empty() &&
+          std::memcmp(content.data(), mapping.host, content.size()) != 0) {
+        ADD_FAILURE() << mapping.field.name << " is an input, but was changed";
+      }
+    }
+  }
+
+  /// Whether the outputs still hold what they were filled with.
+  bool OutputsUntouched() const {
+    return std::all_of(mappings_.begin(), mappings_.end(), [](const Mapping& mapping) {
+      if (mapping.field.output == nullptr) return true;
+      const std::vector<std::byte> content = mapping.block->Read(mapping.field.name);
+      return std::all_of(content.begin(), content.end(),
+                         [](std::byte byte) { return byte == kGuard; });
+    });
+  }
+
+ private:
   struct Mapping {
     TensorField field;
     const void* host;
     GuardedBlock* block;
   };
-  NormCall call = host_call;
-  std::vector<std::unique_ptr<GuardedBlock>> blocks;
-  std::vector<Mapping> mappings;
-  for (const TensorField& field : TensorFields(call)) {
-    const void* host = field.input != nullptr ? *field.input : *field.output;
-    const auto same = std::find_if(mappings.begin(), mappings.end(),
-                                   [&](const Mapping& mapping) { return mapping.host == host; });
-    GuardedBlock* block = nullptr;
-    if (same != mappings.end()) {
-      block = same->block;
-    } else {
-      blocks.push_back(std::make_unique<GuardedBlock>(
-          *this, field.bytes, placement.misaligned_elements * field.element_bytes));
-      block = blocks.back().get();
-    }
-    if (field.input != nullptr) {
-      CopyIn(block->data(), host, field.bytes);
-      *field.input = block->data();
-    } else {
-      *field.output = block->data();
-    }
-    mappings.push_back({field, host, block});
-  }
 
-  const size_t workspace_bytes = WorkspaceBytes(call);
+  NormCall call_;
+  std::vector<std::unique_ptr<GuardedBlock>> blocks_;
+  std::vector<Mapping> mappings_;
+};
+
+Status NormRunner::Run(const NormCall& host_call, Placement placement) {
+  const PlacedCall placed(*this, host_call, placement);
+  const size_t workspace_bytes = WorkspaceBytes(placed.call());
   GuardedBlock workspace(*this, workspace_bytes, 0);
-  Status status = Execute(call, {workspace.data(), workspace_bytes});
+  Status status = Execute(placed.call(), {workspace.data(), workspace_bytes});
   workspace.Read("workspace");
+  placed.Finish(status);
+  return status;
+}
 
-  for (const Mapping& mapping : mappings) {
-    const std::vector<std::byte> content = mapping.block->Read(mapping.field.name);
-    if (mapping.field.output != nullptr) {
-      if (status.ok() && !content.empty()) {
-        std::memcpy(const_cast<void*>(mapping.host), content.data(), content.size());
-      }
-      continue;
-    }
-    const bool replaced = std::any_of(mappings.begin(), mappings.end(), [&](const Mapping& other) {
-      return other.block == mapping.block && other.field.output != nullptr;
-    });
-    if (!replaced && !content.empty() &&
-        std::memcmp(content.data(), mapping.host, content.size()) != 0) {
-      ADD_FAILURE() << mapping.field.name << " is an input, but was changed";
+Status NormRunner::RunSegments(const std::vector<NormCall>& host_calls) {
+  std::vector<std::unique_ptr<PlacedCall>> placed;
+  std::vector<NormCall> calls;
+  for (const NormCall& call : host_calls) {
+    placed.push_back(std::make_unique<PlacedCall>(*this, call, Placement()));
+    calls.push_back(placed.back()->call());
+  }
+  const size_t workspace_bytes = SegmentsWorkspaceBytes(calls);
+  GuardedBlock workspace(*this, workspace_bytes, 0);
+  Status status = ExecuteSegments(calls, {workspace.data(), workspace_bytes});
+  workspace.Read("workspace");
+  for (const auto& call : placed) {
+    call->Finish(status);
+    if (!status.ok() && !call->OutputsUntouched()) {
+      ADD_FAILURE() << "a refused call wrote to an output";
     }
   }
   return status;

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 #include <string>
+#include <type_traits>
 #include <variant>
 #include <vector>
 
@@ -44,6 +46,10 @@ class NormRunner {
   /// input is a test failure that names the tensor.
   Status Run(const NormCall& host_call, Placement placement = {});
 
+  /// The same for calls of one type as the segments of one call. A failed call leaves all outputs as
+  /// they were.
+  Status RunSegments(const std::vector<NormCall>& host_calls);
+
   /// "cpu", "cuda".
   virtual std::string name() const = 0;
 
@@ -57,9 +63,25 @@ class NormRunner {
   virtual size_t WorkspaceBytes(const NormCall& call) = 0;
   /// Returns when the work is complete.
   virtual Status Execute(const NormCall& call, Workspace workspace) = 0;
+  virtual size_t SegmentsWorkspaceBytes(const std::vector<NormCall>& calls) = 0;
+  virtual Status ExecuteSegments(const std::vector<NormCall>& calls, Workspace workspace) = 0;
 
  private:
   class GuardedBlock;
+  class PlacedCall;
 };
+
+/// Returns visitor(std::span<const Args>) for calls that are all of the type of the first.
+template <typename Visitor>
+auto VisitSegments(const std::vector<NormCall>& calls, Visitor&& visitor) {
+  return std::visit(
+      [&](const auto& first) {
+        using Args = std::remove_cvref_t<decltype(first)>;
+        std::vector<Args> segments;
+        for (const NormCall& call : calls) segments.push_back(std::get<Args>(call));
+        return visitor(std::span<const Args>(segments));
+      },
+      calls.front());
+}
 
 }  // namespace norm::testing

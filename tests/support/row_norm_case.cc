@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "tests/support/host_tensor.h"
+#include "tests/support/quantized_output.h"
 #include "tests/support/tolerance.h"
 
 namespace norm::testing {
@@ -79,8 +80,9 @@ RowForwardOutputs RunCase(NormRunner& runner, const RowForwardCase& problem, Pla
   const InputTensor weight(problem.dtypes.weight_dtype, problem.weight);
   const InputTensor bias(problem.dtypes.weight_dtype, problem.bias);
   const int64_t elements = problem.rows * problem.hidden_size;
+  const bool quantizes = problem.output_format != OutputFormat::kSameAsInput;
   RowForwardOutputs out;
-  out.y = OutputBytes(dtype, elements);
+  out.y.assign(static_cast<size_t>(elements) * (quantizes ? 1 : DTypeSize(dtype)), std::byte{0x5A});
   out.rstd = OutputBytes(statistics, problem.rows);
   const auto fill = [&](auto& args) {
     args.x = x.data();
@@ -92,12 +94,18 @@ RowForwardOutputs RunCase(NormRunner& runner, const RowForwardCase& problem, Pla
       args.residual_sum = out.residual_sum.data();
     }
     args.rstd = out.rstd.data();
+    if (HasRowScale(problem.output_format)) {
+      out.row_scale = OutputBytes(DType::kF32, problem.rows);
+      args.row_scale = out.row_scale.data();
+    }
     args.rows = problem.rows;
     args.hidden_size = problem.hidden_size;
     args.dtype = dtype;
     args.weight_dtype = problem.dtypes.weight_dtype;
     args.eps = problem.eps;
     args.rounding = problem.rounding;
+    args.output_format = problem.output_format;
+    args.y_scale = problem.y_scale;
   };
   if (problem.op == Op::kRmsNorm) {
     RmsNormForwardArgs args;
@@ -124,10 +132,14 @@ void RunAndCheck(NormRunner& runner, const RowForwardCase& problem, Placement pl
   if (!problem.residual.empty()) {
     EXPECT_EQ(out.residual_sum, ToBytes(dtype, want.residual_sum)) << "residual_sum";
   }
-  const Output y_rule = problem.rounding == Rounding::kOnce ? Output::kY : Output::kYRoundedFirst;
-  EXPECT_TRUE(Matches(y_rule, dtype, ToValues(dtype, out.y),
-                      {&want.y, [&](size_t i) { return want.y_magnitude[i]; }}))
-      << "y";
+  if (problem.output_format != OutputFormat::kSameAsInput) {
+    EXPECT_TRUE(MatchesQuantized(problem, want, out)) << "quantized y";
+  } else {
+    const Output y_rule = problem.rounding == Rounding::kOnce ? Output::kY : Output::kYRoundedFirst;
+    EXPECT_TRUE(Matches(y_rule, dtype, ToValues(dtype, out.y),
+                        {&want.y, [&](size_t i) { return want.y_magnitude[i]; }}))
+        << "y";
+  }
 
   const std::vector<double>& s = problem.residual.empty() ? problem.x : want.residual_sum;
   std::vector<double> rstd = ToValues(statistics, out.rstd);

@@ -36,6 +36,8 @@ struct RowForwardCase {
   double eps = 1e-5;
   double weight_offset = 0.0;
   Rounding rounding = Rounding::kOnce;
+  OutputFormat output_format = OutputFormat::kSameAsInput;
+  float y_scale = 1.0F;
   std::vector<double> x;
   std::vector<double> residual;
   std::vector<double> weight;
@@ -49,6 +51,7 @@ struct RowForwardOutputs {
   std::vector<std::byte> residual_sum;
   std::vector<std::byte> mean;  // kLayerNorm only
   std::vector<std::byte> rstd;
+  std::vector<std::byte> row_scale;  // with HasRowScale(output_format) only
 };
 
 RowForwardOutputs RunCase(NormRunner& runner, const RowForwardCase& problem,

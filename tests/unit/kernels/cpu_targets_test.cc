@@ -53,6 +53,13 @@ TEST_P(CpuTargetsTest, RowNormsMatchReference) {
         RunAndCheck(*runner_, forward, {1});
         forward.rounding = Rounding::kNormalizedFirst;
         RunAndCheck(*runner_, forward);
+        for (int format = 1; format < kOutputFormatCount && dtypes.dtype != DType::kF64; ++format) {
+          forward.output_format = static_cast<OutputFormat>(format);
+          forward.rounding = Rounding::kOnce;
+          RunAndCheck(*runner_, forward, {1});
+          forward.rounding = Rounding::kNormalizedFirst;
+          RunAndCheck(*runner_, forward);
+        }
 
         RowBackwardCase backward;
         backward.op = op;

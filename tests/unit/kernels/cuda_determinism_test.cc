@@ -13,8 +13,8 @@ namespace norm::testing {
 namespace {
 
 constexpr int kRepeats = 5;
-/// One of each way a row is reduced: warp, narrow, medium (backward), wide, streaming; whole
-/// 16-byte accesses and single elements.
+/// One of each way a row is reduced: lanes of a warp, warp, block, cluster, streaming; whole 16-byte
+/// accesses and single elements.
 constexpr int64_t kHiddenSizes[] = {4,    7,    256,  1000,  1023,  4096,
                                     4097, 5000, 8192, 16384, 16392, 20001};
 

@@ -3,6 +3,7 @@
 // must have the same bits.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -19,6 +20,27 @@ namespace norm::testing {
 namespace {
 
 constexpr double kEps = 1e-5;
+
+struct RowMoments {
+  std::vector<double> mean;
+  std::vector<double> rstd;
+};
+
+RowMoments MomentsOf(const std::vector<double>& x, int64_t rows, int64_t columns) {
+  RowMoments moments;
+  for (int64_t row = 0; row < rows; ++row) {
+    const double* values = x.data() + row * columns;
+    double mean = 0.0;
+    for (int64_t i = 0; i < columns; ++i) mean += values[i] / static_cast<double>(columns);
+    double variance = 0.0;
+    for (int64_t i = 0; i < columns; ++i) {
+      variance += (values[i] - mean) * (values[i] - mean) / static_cast<double>(columns);
+    }
+    moments.mean.push_back(mean);
+    moments.rstd.push_back(1.0 / std::sqrt(variance + kEps));
+  }
+  return moments;
+}
 
 class CudaLargeTensorsTest : public ::testing::Test {
  protected:
@@ -111,7 +133,7 @@ TEST_F(CudaLargeTensorsTest, MoreThanFourGiElements) {
 }
 
 TEST_F(CudaLargeTensorsTest, MoreThanFourGiElementsBackward) {
-  constexpr int64_t kHidden = 16392;  // streaming rows and the column kernel
+  constexpr int64_t kHidden = 16392;  // rows of clusters
   constexpr int64_t kRows = (int64_t{1} << 32) / kHidden + 5;
   constexpr int64_t kBlockRows = 61;
   constexpr DType kDType = DType::kBF16;
@@ -131,11 +153,13 @@ TEST_F(CudaLargeTensorsTest, MoreThanFourGiElementsBackward) {
   const RepeatedRows x(stream_, ToBytes(kDType, problem.x), row_bytes, kRows);
   const RepeatedRows dy(stream_, ToBytes(kDType, problem.dy), row_bytes, kRows);
   const RepeatedRows dx(stream_, row_bytes, kRows);
+  const RepeatedRows dweight(stream_, kHidden * 4, 1);
   const RepeatedRows dbias(stream_, kHidden * 4, 1);
   LayerNormBackwardArgs args;
   args.x = x.data();
   args.dy = dy.data();
   args.dx = dx.data();
+  args.dweight = dweight.data();
   args.dbias = dbias.data();
   args.rows = kRows;
   args.hidden_size = kHidden;
@@ -149,17 +173,30 @@ TEST_F(CudaLargeTensorsTest, MoreThanFourGiElementsBackward) {
                            stream_.view().handle()));
   EXPECT_EQ(dx.FirstDifference(block.dx), -1) << "first wrong row";
 
-  const std::vector<double> got = ToValues(DType::kF32, dbias.Read(0, 1));
+  // The same rows over and over: each counts as often as it occurs.
+  const RowMoments moments = MomentsOf(problem.x, kBlockRows, kHidden);
+  const std::vector<double> got_dweight = ToValues(DType::kF32, dweight.Read(0, 1));
+  const std::vector<double> got_dbias = ToValues(DType::kF32, dbias.Read(0, 1));
   for (int64_t column = 0; column < kHidden; ++column) {
-    double want = 0.0;
-    double magnitude = 0.0;
+    double want_dweight = 0.0;
+    double want_dbias = 0.0;
+    double dweight_magnitude = 0.0;
+    double dbias_magnitude = 0.0;
     for (int64_t row = 0; row < kBlockRows; ++row) {
+      const auto at = static_cast<size_t>(row * kHidden + column);
+      const auto r = static_cast<size_t>(row);
       const double copies = static_cast<double>((kRows - row - 1) / kBlockRows + 1);
-      const double term = problem.dy[static_cast<size_t>(row * kHidden + column)];
-      want += copies * term;
-      magnitude += copies * std::abs(term);
+      const double h = (problem.x[at] - moments.mean[r]) * moments.rstd[r];
+      want_dbias += copies * problem.dy[at];
+      want_dweight += copies * problem.dy[at] * h;
+      dbias_magnitude += copies * std::abs(problem.dy[at]);
+      dweight_magnitude += copies * std::abs(problem.dy[at] * h);
     }
-    ASSERT_NEAR(got[static_cast<size_t>(column)], want, 1e-6 * magnitude) << column;
+    ASSERT_NEAR(got_dbias[static_cast<size_t>(column)], want_dbias, 1e-6 * dbias_magnitude)
+        << column;
+    ASSERT_NEAR(got_dweight[static_cast<size_t>(column)], want_dweight,
+                1e-6 * dweight_magnitude + 1e-7 * dbias_magnitude)
+        << column;
   }
 }
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -42,6 +43,28 @@ struct CudaCalls {
   }
   static Status Call(const BatchNormBackwardArgs& a, Workspace w, StreamHandle s) {
     return BatchNormBackward(a, w, s);
+  }
+
+  // Segments, of the ops that take them.
+  template <typename Args>
+  static size_t SegmentsBytes(std::span<const Args>) {
+    return 0;
+  }
+  static size_t SegmentsBytes(std::span<const RmsNormForwardArgs> a) {
+    return RmsNormForwardSegmentsWorkspaceBytes(a);
+  }
+  static size_t SegmentsBytes(std::span<const LayerNormForwardArgs> a) {
+    return LayerNormForwardSegmentsWorkspaceBytes(a);
+  }
+  template <typename Args>
+  static Status CallSegments(std::span<const Args>, Workspace, StreamHandle) {
+    return Status(StatusCode::kUnsupported, "no segments of this op");
+  }
+  static Status CallSegments(std::span<const RmsNormForwardArgs> a, Workspace w, StreamHandle s) {
+    return RmsNormForwardSegments(a, w, s);
+  }
+  static Status CallSegments(std::span<const LayerNormForwardArgs> a, Workspace w, StreamHandle s) {
+    return LayerNormForwardSegments(a, w, s);
   }
 };
 
@@ -83,6 +106,16 @@ class CudaRunner : public NormRunner {
     const Status status = std::visit(
         [&](const auto& args) { return CudaCalls::Call(args, workspace, stream_.view().handle()); },
         call);
+    Check(stream_.view().Synchronize());
+    return status;
+  }
+  size_t SegmentsWorkspaceBytes(const std::vector<NormCall>& calls) override {
+    return VisitSegments(calls, [](auto segments) { return CudaCalls::SegmentsBytes(segments); });
+  }
+  Status ExecuteSegments(const std::vector<NormCall>& calls, Workspace workspace) override {
+    const Status status = VisitSegments(calls, [&](auto segments) {
+      return CudaCalls::CallSegments(segments, workspace, stream_.view().handle());
+    });
     Check(stream_.view().Synchronize());
     return status;
   }

@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 
 #include "batch_norm/batch_norm_tuning.h"
+#include "row_norm/row_norm_quantized_tuning.h"
+#include "row_norm/row_norm_ring_tuning.h"
 #include "row_norm/row_norm_tuning.h"
 
 namespace norm::internal {
@@ -9,42 +11,60 @@ namespace {
 
 using norm_device::RowMethod;
 
-constexpr DeviceTraits kDevice = {132};
+constexpr DeviceTraits kDevice = {132, 90, 227 << 10, 50 << 20};
+constexpr DeviceTraits kWithoutClusters = {84, 86, 99 << 10, 6 << 20};
 constexpr DType kDTypes[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kF64};
 constexpr int64_t kHiddenSizes[] = {
     1,    3,    31,   32,   33,   255,  256,   257,   1000,  1023,  1024,   4093,   4096,   4097,
     5000, 8191, 8192, 8193, 8200, 9000, 12289, 16384, 16392, 65536, 131072, 200003, 1 << 20};
 
 /// Elements of a row that the plan's threads hold in registers.
-int64_t HeldElements(const RowNormPlan& plan, DType dtype) {
-  const int threads = plan.threads / plan.rows_per_block;
-  switch (plan.method) {
-    case RowMethod::kWarpRegisters:
-    case RowMethod::kBlockNarrow:
-      return int64_t{threads} * norm_device::kNarrowRowElements;
-    case RowMethod::kBlockMedium:
-      return int64_t{threads} * norm_device::kMediumRowElements;
-    case RowMethod::kWarpWide:
-    case RowMethod::kBlockWide:
-      return int64_t{threads} * norm_device::WideRowElements(dtype == DType::kF64, plan.wide);
-    case RowMethod::kBlockStreaming:
-      return INT64_MAX;
+int64_t HeldElements(const RowForwardPlan& plan, DType dtype) {
+  if (plan.method == RowMethod::kStreaming) return INT64_MAX;
+  if (UsesRing(plan)) {
+    const int threads = plan.threads - norm_device::kRingFeederThreads;
+    return int64_t{threads} * plan.cluster_blocks * RowRingGranules(plan).of_row * 16 /
+           static_cast<int64_t>(DTypeSize(dtype));
   }
-  return 0;
+  const int64_t threads = int64_t{plan.threads} * plan.cluster_blocks / plan.rows_per_block;
+  return threads *
+         norm_device::HeldRowElements(plan.method, static_cast<int>(DTypeSize(dtype)), plan.wide);
 }
 
 TEST(RowNormTuningTest, EveryRowFitsItsThreads) {
-  for (DType dtype : kDTypes) {
-    for (int64_t hidden_size : kHiddenSizes) {
-      for (const RowNormPlan& plan : {PlanRowForward(hidden_size, dtype, kDevice),
-                                      PlanRowBackward(hidden_size, dtype, kDevice)}) {
+  for (const DeviceTraits& device : {kDevice, kWithoutClusters}) {
+    for (DType dtype : kDTypes) {
+      for (int64_t hidden_size : kHiddenSizes) {
+        const RowForwardPlan plan = PlanRowForward(hidden_size, dtype, device);
         SCOPED_TRACE(testing::Message() << DTypeName(dtype) << " " << hidden_size);
         EXPECT_GE(HeldElements(plan, dtype), hidden_size);
         EXPECT_EQ(plan.threads % 32, 0);
         EXPECT_LE(plan.threads, norm_device::kMaxBlockRowThreads);
-        EXPECT_GE(plan.max_blocks, kDevice.sm_count);
         EXPECT_EQ(plan.wide, hidden_size * DTypeSize(dtype) % 16 == 0);
+        EXPECT_TRUE(plan.cluster_blocks == 1 || device.HasClusters());
+        EXPECT_LE(plan.cluster_blocks, UsesRing(plan) ? 16 : 8);
       }
+    }
+  }
+}
+
+TEST(RowNormTuningTest, ASizeOneAboveAPowerOfTwoTakesNoMoreThreads) {
+  for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    for (int64_t hidden_size : {256, 4096, 8192}) {
+      const RowForwardPlan odd = PlanRowForward(hidden_size + 1, dtype, kDevice);
+      EXPECT_EQ(HeldElements(odd, dtype), hidden_size + 1) << DTypeName(dtype) << hidden_size;
+    }
+  }
+}
+
+TEST(RowNormTuningTest, BlocksHaveNoMoreWarpsThanTheRowFills) {
+  for (int64_t hidden_size : {4097, 4100, 6144, 8193, 12288}) {
+    for (DType dtype : {DType::kF32, DType::kBF16}) {
+      const RowForwardPlan plan = PlanRowForward(hidden_size, dtype, kDevice);
+      if (plan.cluster_blocks > 1 || plan.method == RowMethod::kStreaming) continue;
+      const int64_t of_warp = HeldElements(plan, dtype) / (plan.threads / 32);
+      EXPECT_LT(HeldElements(plan, dtype) - of_warp, hidden_size)
+          << DTypeName(dtype) << " " << hidden_size;
     }
   }
 }
@@ -53,42 +73,82 @@ TEST(RowNormTuningTest, MethodsChangeAtTheDocumentedSizes) {
   const auto method = [](int64_t hidden_size, DType dtype) {
     return PlanRowForward(hidden_size, dtype, kDevice).method;
   };
-  EXPECT_EQ(method(256, DType::kF32), RowMethod::kWarpRegisters);
-  EXPECT_EQ(method(257, DType::kF32), RowMethod::kWarpWide);
-  EXPECT_EQ(method(1024, DType::kF32), RowMethod::kWarpWide);
-  EXPECT_EQ(method(1028, DType::kF32), RowMethod::kBlockNarrow);
-  EXPECT_EQ(method(1023, DType::kF32), RowMethod::kBlockNarrow);
-  EXPECT_EQ(method(4096, DType::kF32), RowMethod::kBlockNarrow);
-  EXPECT_EQ(method(4096, DType::kBF16), RowMethod::kBlockWide);
-  EXPECT_EQ(method(16384, DType::kF32), RowMethod::kBlockWide);
-  EXPECT_EQ(method(16388, DType::kF32), RowMethod::kBlockStreaming);
-  EXPECT_EQ(method(8191, DType::kF32), RowMethod::kBlockWide);
-  EXPECT_EQ(method(8193, DType::kF32), RowMethod::kBlockStreaming);
-  EXPECT_EQ(method(8192, DType::kF64), RowMethod::kBlockWide);
-  EXPECT_EQ(method(8194, DType::kF64), RowMethod::kBlockStreaming);
+  EXPECT_EQ(method(64, DType::kF32), RowMethod::kLanes4);
+  EXPECT_EQ(method(128, DType::kF32), RowMethod::kLanes8);
+  EXPECT_EQ(method(256, DType::kF32), RowMethod::kLanes16);
+  EXPECT_EQ(method(257, DType::kF32), RowMethod::kLanes16);
+  EXPECT_EQ(method(512, DType::kF32), RowMethod::kBlock);
+  EXPECT_EQ(method(1023, DType::kF32), RowMethod::kBlock);
+  EXPECT_EQ(method(1024, DType::kF32), RowMethod::kBlock);
+  EXPECT_EQ(method(4096, DType::kF32), RowMethod::kBlockLong);
+  EXPECT_EQ(method(4097, DType::kF32), RowMethod::kBlock);
+  EXPECT_EQ(method(128, DType::kBF16), RowMethod::kLanes4);
+  EXPECT_EQ(method(256, DType::kBF16), RowMethod::kLanes8);
+  EXPECT_EQ(method(257, DType::kBF16), RowMethod::kLanes8);
+  EXPECT_EQ(method(1024, DType::kBF16), RowMethod::kBlock);
+  EXPECT_EQ(method(1023, DType::kBF16), RowMethod::kBlock);
+  EXPECT_EQ(method(16384, DType::kF32), RowMethod::kBlockLong);
+  EXPECT_EQ(method(16388, DType::kF32), RowMethod::kRing);
+  EXPECT_EQ(method(16389, DType::kF32), RowMethod::kCluster);
+  EXPECT_EQ(method(65536, DType::kF32), RowMethod::kRing);
+  EXPECT_EQ(method(65536, DType::kBF16), RowMethod::kRing);
+  EXPECT_EQ(method(262144, DType::kBF16), RowMethod::kLongRing);
+  EXPECT_EQ(method(262144, DType::kF32), RowMethod::kLongRing);
+  EXPECT_EQ(method(16384, DType::kF64), RowMethod::kCluster);
+  EXPECT_EQ(method(1 << 20, DType::kF32), RowMethod::kStreaming);
+  EXPECT_EQ(PlanRowForward(16388, DType::kF32, kWithoutClusters).method, RowMethod::kStreaming);
+}
+
+TEST(RowNormTuningTest, RingsHoldTheRowAndFitTheDevice) {
+  for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    const int64_t elements = 16 / static_cast<int64_t>(DTypeSize(dtype));
+    for (int64_t granules = 4097; granules < 70000; granules += granules < 5000 ? 1 : 97) {
+      const RowForwardPlan plan = PlanRowForward(granules * elements, dtype, kDevice);
+      if (!UsesRing(plan)) continue;
+      SCOPED_TRACE(testing::Message() << DTypeName(dtype) << " " << granules);
+      const norm_device::RingGranules of_thread = RowRingGranules(plan);
+      const norm_device::RingShape shape = RowRingShape(plan, granules * elements, dtype);
+      EXPECT_EQ(shape.LaunchThreads(), plan.threads);
+      EXPECT_LE(shape.threads, of_thread.max_threads);
+      // Only the last granule of a thread may be missing.
+      for (int rank = 0; rank < shape.blocks; ++rank) {
+        const int of_block = shape.FirstGranule(rank + 1) - shape.FirstGranule(rank);
+        EXPECT_LE(of_block, shape.threads * of_thread.of_row);
+        EXPECT_GE(of_block, shape.threads * (of_thread.of_row - 1));
+      }
+      EXPECT_EQ(shape.FirstGranule(shape.blocks), granules);
+      EXPECT_LE(plan.shared_bytes, kDevice.max_shared_bytes);
+      EXPECT_LE(plan.max_clusters * plan.cluster_blocks, kDevice.sm_count);
+      const int slots = shape.Slots(static_cast<int>(plan.shared_bytes));
+      const int chunks = of_thread.of_row / of_thread.of_slot;
+      for (bool has_residual : {false, true}) {
+        const norm_device::RingSlots shared_out(of_thread, slots, has_residual);
+        EXPECT_GE(shared_out.x, chunks + 1 + shared_out.residual);
+        EXPECT_EQ(shared_out.residual > 0, has_residual);
+        EXPECT_EQ(shared_out.x + shared_out.residual, slots);
+      }
+    }
+  }
+}
+
+TEST(RowNormTuningTest, RingsAreForTheTypeOfXOnDevicesWithClusters) {
+  EXPECT_TRUE(UsesRing(PlanRowForward(65536, DType::kBF16, kDevice)));
+  EXPECT_FALSE(UsesRing(PlanRowForward(65536, DType::kBF16, kDevice, /*quantizes=*/true)));
+  EXPECT_FALSE(UsesRing(PlanRowForward(65536, DType::kBF16, kWithoutClusters)));
 }
 
 TEST(RowNormTuningTest, RowsDecideOnlyHowManyBlocksAreLaunched) {
   for (int64_t hidden_size : kHiddenSizes) {
-    const RowNormPlan plan = PlanRowForward(hidden_size, DType::kF32, kDevice);
+    const RowForwardPlan plan = PlanRowForward(hidden_size, DType::kF32, kDevice);
     EXPECT_EQ(plan, PlanRowForward(hidden_size, DType::kF32, kDevice));
-    const LaunchConfig one = RowLaunch(plan, 1);
-    const LaunchConfig many = RowLaunch(plan, int64_t{1} << 40);
-    EXPECT_EQ(one.blocks_x, 1);
-    EXPECT_EQ(many.blocks_x, plan.max_blocks);
+    const LaunchConfig one = RowForwardLaunch(plan, 1);
+    const LaunchConfig many = RowForwardLaunch(plan, int64_t{1} << 40);
+    EXPECT_EQ(one.blocks_x, plan.cluster_blocks);
+    EXPECT_LE(many.blocks_x, kMaxBlocksX);
+    EXPECT_EQ(many.blocks_x % plan.cluster_blocks, 0);
     EXPECT_EQ(one.threads_x, many.threads_x);
     EXPECT_EQ(one.threads_y, many.threads_y);
-  }
-}
-
-TEST(RowNormTuningTest, ColumnStripsCoverEveryRow) {
-  for (int64_t rows : {int64_t{1}, int64_t{63}, int64_t{65}, int64_t{70000}, int64_t{1} << 33}) {
-    for (int64_t hidden_size : {int64_t{8193}, int64_t{65536}, int64_t{1} << 20}) {
-      const ColumnPlan plan = PlanColumns(rows, hidden_size, DType::kF32, kDevice);
-      EXPECT_GE(plan.launch.blocks_y * plan.rows_per_strip, rows);
-      EXPECT_LT((plan.launch.blocks_y - 1) * plan.rows_per_strip, rows);
-      EXPECT_LE(plan.launch.blocks_y, kMaxBlocksY);
-    }
+    EXPECT_EQ(one.cluster_blocks, many.cluster_blocks);
   }
 }
 
@@ -124,6 +184,24 @@ TEST(BatchNormTuningTest, EmptyTensorsNeedOnlyChannels) {
   EXPECT_EQ(plan.shape.values, 0);
   EXPECT_EQ(plan.chunks.chunks, 0);
   EXPECT_EQ(plan.channels.blocks_x, 1);
+}
+
+TEST(QuantizedRowTest, HoldsRowsOfWholeAccessesAndLeavesOthers) {
+  for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    const int64_t wide = 16 / static_cast<int64_t>(DTypeSize(dtype));
+    for (int64_t hidden_size : kHiddenSizes) {
+      const auto plan = PlanQuantizedRow(hidden_size, dtype);
+      EXPECT_EQ(plan.has_value(), hidden_size % wide == 0 && hidden_size <= 16384) << hidden_size;
+      if (!plan.has_value()) continue;
+      EXPECT_GE(int64_t{plan->threads} / plan->rows_per_block * norm_device::kQuantizedRowElements,
+                hidden_size);
+      EXPECT_EQ(plan->threads % 32, 0);
+      EXPECT_LE(plan->threads, norm_device::kMaxQuantizedBlockThreads);
+      EXPECT_EQ(QuantizedRowLaunch(*plan, 1).blocks_x, 1);
+      EXPECT_EQ(QuantizedRowLaunch(*plan, 1001).blocks_x, 1000 / plan->rows_per_block + 1);
+    }
+  }
+  EXPECT_FALSE(PlanQuantizedRow(1024, DType::kF64).has_value());
 }
 
 }  // namespace

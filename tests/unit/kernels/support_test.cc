@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "tests/support/norm_runner.h"
+#include "tests/support/quantized_output.h"
 #include "tests/support/shape_file.h"
 #include "tests/support/tensor_data.h"
 #include "tests/support/tolerance.h"
@@ -110,6 +111,64 @@ TEST(ToleranceTest, NonFiniteValuesMustMeetTheirOwnKind) {
 TEST(ToleranceTest, CountsAMissingValueAsAFailure) {
   const std::vector<double> reference = {1.0, 2.0};
   EXPECT_FALSE(Matches(Output::kY, DType::kF32, {1.0}, {&reference, Constant(1)}));
+}
+
+/// One row of y = {1, 0.5, 2^-9, -1} at the static scale 1.
+struct QuantizedExample {
+  QuantizedExample() {
+    problem.rows = 1;
+    problem.hidden_size = 4;
+    problem.output_format = OutputFormat::kF8E4M3;
+    want.y = {1.0, 0.5, 0x1p-9, -1.0};
+    want.y_magnitude = {1.0, 0.5, 0x1p-9, 1.0};
+  }
+
+  bool Accepts(std::vector<uint8_t> codes, std::vector<double> scales = {}) const {
+    RowForwardOutputs got;
+    for (uint8_t code : codes) {
+      got.y.push_back(std::byte{code});
+    }
+    got.row_scale = ToBytes(DType::kF32, scales);
+    return static_cast<bool>(MatchesQuantized(problem, want, got));
+  }
+
+  RowForwardCase problem;
+  reference::RowNormResult want;
+};
+
+TEST(QuantizedOutputTest, WantsTheReferencesCodes) {
+  const QuantizedExample example;
+  EXPECT_TRUE(example.Accepts({0x38, 0x30, 0x01, 0xB8}));
+  EXPECT_FALSE(example.Accepts({0x38, 0x30, 0x02, 0xB8}));
+  EXPECT_FALSE(example.Accepts({0x38, 0x30, 0x00, 0xB8}));
+  EXPECT_FALSE(example.Accepts({0x38, 0x30, 0x01, 0x38}));
+  EXPECT_FALSE(example.Accepts({0x7F, 0x30, 0x01, 0xB8}));
+  EXPECT_FALSE(example.Accepts({0x38, 0x30, 0x01}));
+  EXPECT_FALSE(example.Accepts({0x38, 0x30, 0x01, 0xB8}, {1.0}));
+}
+
+TEST(QuantizedOutputTest, AllowsEitherNeighbourAtATieOnly) {
+  QuantizedExample example;
+  example.want.y[0] = example.want.y_magnitude[0] = 1.0625 + 1e-6;
+  EXPECT_TRUE(example.Accepts({0x38, 0x30, 0x01, 0xB8}));
+  EXPECT_TRUE(example.Accepts({0x39, 0x30, 0x01, 0xB8}));
+  EXPECT_FALSE(example.Accepts({0x3A, 0x30, 0x01, 0xB8}));
+  example.want.y[0] = 1.0625 + 1e-4;
+  EXPECT_FALSE(example.Accepts({0x38, 0x30, 0x01, 0xB8}));
+}
+
+TEST(QuantizedOutputTest, HoldsRowScalesToTheReference) {
+  QuantizedExample example;
+  example.problem.output_format = OutputFormat::kInt8PerRow;
+  EXPECT_TRUE(example.Accepts({127, 64, 0, 0x81}, {1.0 / 127}));
+  EXPECT_TRUE(example.Accepts({127, 63, 0, 0x81}, {1.000004 / 127}));  // 63.5 is a tie
+  EXPECT_FALSE(example.Accepts({127, 64, 0, 0x81}, {1.00001 / 127}));
+  EXPECT_FALSE(example.Accepts({127, 64, 0, 0x80}, {1.0 / 127}));
+  EXPECT_FALSE(example.Accepts({127, 64, 0, 0x81}));
+  example.want.y[1] = std::nan("");
+  EXPECT_TRUE(example.Accepts({0, 0, 0, 0}, {std::nan("")}));
+  EXPECT_FALSE(example.Accepts({0, 0, 0, 0}, {1.0}));
+  EXPECT_FALSE(example.Accepts({0, 0, 1, 0}, {std::nan("")}));
 }
 
 TEST(TensorDataTest, IsRepresentableSeededAndOfItsKind) {

@@ -193,6 +193,89 @@ TEST_F(ValidateRowNormTest, RefusesAddressesThatSplitAnElement) {
   EXPECT_TRUE(Validate(rms_).ok());
 }
 
+TEST_F(ValidateRowNormTest, TakesEveryOutputFormatWithItsScale) {
+  for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    rms_.dtype = rms_.weight_dtype = layer_.dtype = layer_.weight_dtype = dtype;
+    rms_.output_format = layer_.output_format = OutputFormat::kF8E4M3;
+    rms_.y_scale = layer_.y_scale = 0.25F;
+    rms_.row_scale = layer_.row_scale = nullptr;
+    EXPECT_TRUE(Validate(rms_).ok());
+    EXPECT_TRUE(Validate(layer_).ok());
+    rms_.y_scale = layer_.y_scale = 1.0F;
+    rms_.row_scale = layer_.row_scale = memory_.At(7);
+    for (OutputFormat format : {OutputFormat::kF8E4M3PerRow, OutputFormat::kInt8PerRow}) {
+      rms_.output_format = layer_.output_format = format;
+      EXPECT_TRUE(Validate(rms_).ok());
+      EXPECT_TRUE(Validate(layer_).ok());
+    }
+  }
+}
+
+TEST_F(ValidateRowNormTest, RefusesUnknownOutputFormatsAndF64Quantized) {
+  rms_.output_format = static_cast<OutputFormat>(kOutputFormatCount);
+  ExpectInvalid(Validate(rms_), "output_format 4 is not one of same_as_input, f8e4m3");
+  layer_.dtype = layer_.weight_dtype = DType::kF64;
+  layer_.output_format = OutputFormat::kF8E4M3;
+  ExpectInvalid(Validate(layer_),
+                "output_format f8e4m3 needs x of f32, f16 or bf16, but dtype is f64");
+  layer_.output_format = OutputFormat::kInt8PerRow;
+  layer_.row_scale = memory_.At(7);
+  ExpectInvalid(Validate(layer_), "output_format int8_per_row needs x of f32, f16 or bf16");
+}
+
+TEST_F(ValidateRowNormTest, RefusesStaticScalesOutOfRangeOrWithoutUse) {
+  rms_.output_format = OutputFormat::kF8E4M3;
+  for (float scale : {0.0F, -1.0F, std::nanf(""), HUGE_VALF, -HUGE_VALF, 0x1p-127F, 0x1.8p126F}) {
+    rms_.y_scale = scale;
+    ExpectInvalid(Validate(rms_), "must be in [2^-126, 2^126]");
+  }
+  for (float scale : {0x1p-126F, 0x1p126F}) {
+    rms_.y_scale = scale;
+    EXPECT_TRUE(Validate(rms_).ok());
+  }
+  rms_.y_scale = 2.0F;
+  rms_.output_format = OutputFormat::kSameAsInput;
+  ExpectInvalid(Validate(rms_), "y_scale 2 is given, but output_format is same_as_input, not f8e4m3");
+  rms_.output_format = OutputFormat::kInt8PerRow;
+  rms_.row_scale = memory_.At(7);
+  ExpectInvalid(Validate(rms_), "y_scale 2 is given, but output_format is int8_per_row");
+}
+
+TEST_F(ValidateRowNormTest, WantsRowScaleWithPerRowFormatsOnly) {
+  layer_.output_format = OutputFormat::kF8E4M3PerRow;
+  ExpectInvalid(Validate(layer_), "row_scale is null, but 4 elements are required");
+  layer_.rows = 0;
+  EXPECT_TRUE(Validate(layer_).ok());
+  layer_.rows = 4;
+  layer_.row_scale = static_cast<std::byte*>(memory_.At(7)) + 2;
+  ExpectInvalid(Validate(layer_), "row_scale address");
+  layer_.row_scale = memory_.At(7);
+  EXPECT_TRUE(Validate(layer_).ok());
+  for (OutputFormat format : {OutputFormat::kSameAsInput, OutputFormat::kF8E4M3}) {
+    layer_.output_format = format;
+    ExpectInvalid(Validate(layer_), "row_scale is given, but output_format has no scale per row");
+  }
+}
+
+TEST_F(ValidateRowNormTest, RefusesAQuantizedYInPlace) {
+  rms_.output_format = OutputFormat::kF8E4M3;
+  rms_.y = memory_.At(0);
+  ExpectInvalid(Validate(rms_), "y [");
+  ExpectInvalid(Validate(rms_), "32 bytes] overlaps x [");
+  rms_.y = static_cast<std::byte*>(memory_.At(0)) + 128;
+  EXPECT_TRUE(Validate(rms_).ok());  // 32 elements of 4 bytes end there
+  rms_.residual = memory_.At(2);
+  rms_.residual_sum = memory_.At(3);
+  rms_.y = memory_.At(2);
+  ExpectInvalid(Validate(rms_), "overlaps residual [");
+  rms_.y = static_cast<std::byte*>(memory_.At(1)) + 1;  // bytes need no alignment
+  rms_.residual_sum = memory_.At(2);
+  EXPECT_TRUE(Validate(rms_).ok());
+  rms_.output_format = OutputFormat::kInt8PerRow;
+  rms_.row_scale = memory_.At(1);
+  ExpectInvalid(Validate(rms_), "row_scale [");
+}
+
 TEST_F(ValidateRowNormTest, CpuBackwardRefusesAShortOrMisalignedWorkspace) {
   ThreadPool threads(1);
   layer_back_.dweight = memory_.At(5);

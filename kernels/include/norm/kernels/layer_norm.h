@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "norm/kernels/dtype.h"
 #include "norm/kernels/op_types.h"
@@ -22,12 +23,15 @@ struct LayerNormForwardArgs {
   void* residual_sum = nullptr;  // required with residual, null without
   void* mean = nullptr;          // optional
   void* rstd = nullptr;          // optional
+  void* row_scale = nullptr;     // required with a per-row output_format, null without
   int64_t rows = 0;
   int64_t hidden_size = 0;
   DType dtype = DType::kF32;
   DType weight_dtype = DType::kF32;  // of weight and bias
   double eps = 1e-5;
   Rounding rounding = Rounding::kOnce;
+  OutputFormat output_format = OutputFormat::kSameAsInput;
+  float y_scale = 1.0f;  // with OutputFormat::kF8E4M3, else 1; in [2^-126, 2^126]
 };
 
 /// Arguments of LayerNormBackward. Shapes and dtypes: see there.
@@ -52,6 +56,9 @@ struct LayerNormBackwardArgs {
 Status Validate(const LayerNormForwardArgs& args);
 Status Validate(const LayerNormBackwardArgs& args);
 
+/// Validate of every segment, and that they can share a launch.
+Status ValidateSegments(std::span<const LayerNormForwardArgs> segments);
+
 /// Normalizes each row to zero mean and unit variance.
 ///
 /// Math:         s = x + residual (rounded to dtype), mean[r] = mean_h(s), rstd[r] = 1 /
@@ -59,16 +66,18 @@ Status Validate(const LayerNormBackwardArgs& args);
 ///               y[r,h] = (s[r,h] - mean[r]) * rstd[r] * weight[h] + bias[h]
 /// Source:       arXiv:1607.06450
 /// Shapes:       x, residual, residual_sum, y [rows, hidden_size]; weight, bias [hidden_size];
-///               mean, rstd [rows]
-/// Dtypes:       x = residual = residual_sum = y in {f32, f16, bf16, f64}; weight = bias same as x
-///               or f32; mean, rstd f32 (f64 for f64)
+///               mean, rstd, row_scale [rows]
+/// Dtypes:       x = residual = residual_sum in {f32, f16, bf16, f64}, y the same or one byte as
+///               output_format says (OutputFormat, not for f64); row_scale f32; weight = bias
+///               same as x or f32; mean, rstd f32 (f64 for f64)
 /// Numerics:     the mean is kept as a high and a low part, so rows whose mean is many times their
 ///               spread keep full precision; never E[x^2] - E[x]^2. With eps = 0 a constant row is
 ///               NaN
 /// Layout:       contiguous, no alignment required beyond the element's
 /// Limits:       hidden_size >= 1; rows >= 0, zero enqueues nothing; 64-bit element offsets
 /// Optional:     residual, weight, bias, mean, rstd may be null
-/// Aliasing:     y or residual_sum may equal x or residual exactly; partial overlap is an error
+/// Aliasing:     y (of the dtype of x) or residual_sum may equal x or residual exactly; any other
+///               overlap is an error
 /// Ownership:    borrows every pointer until work on `stream` completes; allocates nothing
 /// Stream:       enqueues on `stream`, returns without synchronizing; its device must be current
 /// Workspace:    LayerNormForwardWorkspaceBytes(args) bytes, kWorkspaceAlignment
@@ -78,6 +87,21 @@ Status Validate(const LayerNormBackwardArgs& args);
 /// Threads:      safe to call concurrently on different streams
 Status LayerNormForward(const LayerNormForwardArgs& args, Workspace workspace, StreamHandle stream);
 size_t LayerNormForwardWorkspaceBytes(const LayerNormForwardArgs& args);
+
+/// LayerNormForward of several requests at once, in as few launches as possible.
+///
+/// Shapes, Dtypes: hidden_size, dtype and weight_dtype are those of the first segment; everything
+///               else may differ. Segments without rows are allowed, and no segments at all
+/// Aliasing:     within a segment as LayerNormForward; an output of one segment must not overlap any
+///               tensor of another, which is not checked
+/// Workspace:    LayerNormForwardSegmentsWorkspaceBytes(segments) bytes
+/// Determinism:  the bits of a segment are those of LayerNormForward on it alone
+/// Errors:       kInvalidArgument with the index of the first segment that Validate refuses or that
+///               differs from the first; nothing is enqueued then
+/// Math, Limits, Ownership, Stream, Threads: as LayerNormForward
+Status LayerNormForwardSegments(std::span<const LayerNormForwardArgs> segments, Workspace workspace,
+                                StreamHandle stream);
+size_t LayerNormForwardSegmentsWorkspaceBytes(std::span<const LayerNormForwardArgs> segments);
 
 /// Gradients of LayerNormForward with respect to x (of the sum, where a residual was added), weight
 /// and bias.
@@ -109,6 +133,9 @@ namespace cpu {
 /// overflow nor underflow, with eps = 0 too.
 Status LayerNormForward(const LayerNormForwardArgs& args, Workspace workspace, ThreadPool& threads);
 size_t LayerNormForwardWorkspaceBytes(const LayerNormForwardArgs& args);
+Status LayerNormForwardSegments(std::span<const LayerNormForwardArgs> segments, Workspace workspace,
+                                ThreadPool& threads);
+size_t LayerNormForwardSegmentsWorkspaceBytes(std::span<const LayerNormForwardArgs> segments);
 Status LayerNormBackward(const LayerNormBackwardArgs& args, Workspace workspace,
                          ThreadPool& threads);
 size_t LayerNormBackwardWorkspaceBytes(const LayerNormBackwardArgs& args);

@@ -1,10 +1,9 @@
-// RMSNorm and LayerNorm backward.
-// Register kernels, persistent: x and dy read once, dx written once; dweight and dbias of this
-// thread's columns add up in compensated registers over the rows of the block and leave as one f64
-// partial row per block (FinalizeKernel adds them). Rows too long for that leave mean and rstd for
-// the column kernel, which reads x and dy again. Streaming kernels: x and dy are read again from
-// cache in each pass. One reduction a row when statistics are given (RMSNorm 1 sum; LayerNorm 3:
-// g * d, g, x), else those of forward before it.
+// Row backward where the ring kernels do not go: f64, and rows longer than a cluster holds.
+// Register kernels (f64), persistent: x and dy read once; dweight and dbias of this thread's columns
+// add up in registers over the rows of the block and leave as one f64 partial row per block. Streaming
+// kernels: x and dy are read again from cache in each pass, and mean and rstd are left for the column
+// kernel, which reads x and dy once more. One reduction a row when statistics are given (RMSNorm 1 sum;
+// LayerNorm 3: g * d, g, x), else those of forward before it.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +13,7 @@
 #include "primitives/element_access.cuh"
 #include "primitives/moments.cuh"
 #include "primitives/row_reduce.cuh"
-#include "row_norm/row_norm_device.h"
+#include "row_norm/row_norm_backward_device.h"
 #include "row_norm/row_norm_statistics.cuh"
 
 namespace norm_device {
@@ -82,7 +81,7 @@ __device__ RowMeans<C> FinishRow(const double (&totals)[K], double share, RowSta
 
 /// weight + weight_offset of V columns; 1 where there is no weight.
 template <typename Pair, int V, typename C>
-__device__ void LoadScale(const RowBackwardParams& p, int64_t column, C (&scale)[V]) {
+__device__ void LoadScale(const CarefulBackwardParams& p, int64_t column, C (&scale)[V]) {
   using W = typename Pair::Weight;
 #pragma unroll
   for (int i = 0; i < V; ++i) scale[i] = C(1);
@@ -96,7 +95,7 @@ __device__ void LoadScale(const RowBackwardParams& p, int64_t column, C (&scale)
 
 /// rstd * (g - mean(g) - h * mean(g * h)) + dresidual_sum, rounded once, of V columns.
 template <typename Pair, RowKind kKind, int V, typename C>
-__device__ void StoreInputGradient(const RowBackwardParams& p, int64_t offset, int64_t column,
+__device__ void StoreInputGradient(const CarefulBackwardParams& p, int64_t offset, int64_t column,
                                    const Granule<typename Pair::Activation, V>& x,
                                    const Granule<typename Pair::Activation, V>& dy,
                                    const RowStats<C>& stats, const RowMeans<C>& means) {
@@ -132,14 +131,12 @@ __device__ void StoreRowStatistics(const RowStatistics& statistics, int64_t row,
   }
 }
 
-/// Per-thread sums of its columns over rows; empty where the column kernel does it.
-template <typename C, int kElements, bool kParameterGradients>
+/// Per-thread sums of its columns over rows.
+template <typename C, int kElements>
 struct ColumnSums {
   CompensatedSum<C> dweight[kElements];
   CompensatedSum<C> dbias[kElements];
 };
-template <typename C, int kElements>
-struct ColumnSums<C, kElements, false> {};
 
 /// Adds up the columns of the warps of a block, which own rows each, in order; the block leaves one
 /// partial row.
@@ -162,16 +159,16 @@ __device__ void StoreSharedColumns(double* partials, const Sum (&sums)[kElements
   __syncthreads();
 }
 
-template <typename Pair, RowKind kKind, int V, int kElements, typename Row,
-          bool kParameterGradients>
-__global__ void __launch_bounds__(Row::kSharesBlock ? kWarpRowThreads : kMaxBlockRowThreads)
-    RowBackwardRegisters(const RowBackwardParams p) {
+template <typename Pair, RowKind kKind, int V, typename Row>
+__global__ void __launch_bounds__(Row::kSharesBlock ? kCarefulWarpThreads : kCarefulMaxThreads)
+    RowBackwardRegisters(const CarefulBackwardParams p) {
   using X = typename Pair::Activation;
   using C = ComputeOf<X>;
+  constexpr int kElements = kCarefulElements;
   constexpr int kGranules = kElements / V;
   __shared__ typename Row::Scratch scratch;
   Row owner;
-  ColumnSums<C, kElements, kParameterGradients> sums;
+  ColumnSums<C, kElements> sums;
   const int hidden_size = static_cast<int>(p.hidden_size);
   const double share = 1.0 / static_cast<double>(hidden_size);
   const auto* x_data = static_cast<const StorageOf<X>*>(p.x);
@@ -230,24 +227,22 @@ __global__ void __launch_bounds__(Row::kSharesBlock ? kWarpRowThreads : kMaxBloc
           StoreInputGradient<Pair, kKind, V>(p, row_offset + column, column, x[g], dy[g], stats,
                                              means);
         }
-        if constexpr (kParameterGradients) {
 #pragma unroll
-          for (int i = 0; i < V; ++i) {
-            const C h = Centred<kKind>(x[g].Wide(i), stats) * stats.rstd;
-            sums.dweight[g * V + i].Add(dy[g].Wide(i) * h);
-            if (kKind == RowKind::kLayer) sums.dbias[g * V + i].Add(dy[g].Wide(i));
-          }
+        for (int i = 0; i < V; ++i) {
+          const C h = Centred<kKind>(x[g].Wide(i), stats) * stats.rstd;
+          sums.dweight[g * V + i].Add(dy[g].Wide(i) * h);
+          if (kKind == RowKind::kLayer) sums.dbias[g * V + i].Add(dy[g].Wide(i));
         }
       }
     }
   }
 
-  if constexpr (kParameterGradients && Row::kSharesBlock) {
-    __shared__ double totals[kWarpRowThreads / kWarpThreads][kElements * kWarpThreads];
+  if constexpr (Row::kSharesBlock) {
+    __shared__ double totals[kCarefulWarpThreads / kWarpThreads][kElements * kWarpThreads];
     StoreSharedColumns<V>(p.dweight_partials, sums.dweight, totals, hidden_size);
     if (kKind == RowKind::kLayer)
       StoreSharedColumns<V>(p.dbias_partials, sums.dbias, totals, hidden_size);
-  } else if constexpr (kParameterGradients) {
+  } else {
     const int64_t partial = blockIdx.x * p.hidden_size;
 #pragma unroll
     for (int g = 0; g < kGranules; ++g) {
@@ -268,8 +263,8 @@ __global__ void __launch_bounds__(Row::kSharesBlock ? kWarpRowThreads : kMaxBloc
 }
 
 template <typename Pair, RowKind kKind, int V>
-__global__ void __launch_bounds__(kMaxBlockRowThreads)
-    RowBackwardStreaming(const RowBackwardParams p) {
+__global__ void __launch_bounds__(kCarefulMaxThreads)
+    RowBackwardStreaming(const CarefulBackwardParams p) {
   using X = typename Pair::Activation;
   using C = ComputeOf<X>;
   __shared__ BlockRow::Scratch scratch;
@@ -328,46 +323,29 @@ __global__ void __launch_bounds__(kMaxBlockRowThreads)
 }
 
 template <typename Pair, RowKind kKind, int V>
-const void* SelectRowBackward(RowMethod method) {
-  constexpr bool kIsF64 = sizeof(ComputeOf<typename Pair::Activation>) == 8;
-  constexpr int kWide = WideRowElements(kIsF64, V > 1);
-  switch (method) {
-    case RowMethod::kWarpRegisters:
-      return reinterpret_cast<const void*>(
-          &RowBackwardRegisters<Pair, kKind, V, kNarrowRowElements, WarpRow, true>);
-    case RowMethod::kBlockNarrow:
-      return reinterpret_cast<const void*>(
-          &RowBackwardRegisters<Pair, kKind, V, kNarrowRowElements, BlockRow, true>);
-    case RowMethod::kBlockMedium:
-      // Not for single elements or f64: they spill.
-      if constexpr (!kIsF64 && V > 1) {
-        return reinterpret_cast<const void*>(
-            &RowBackwardRegisters<Pair, kKind, V, kMediumRowElements, BlockRow, true>);
-      }
-      break;
-    case RowMethod::kBlockWide:
-      if constexpr (!kIsF64) {
-        return reinterpret_cast<const void*>(
-            &RowBackwardRegisters<Pair, kKind, V, kWide, BlockRow, false>);
-      }
-      break;
-    case RowMethod::kWarpWide:
-      break;
-    case RowMethod::kBlockStreaming:
-      return reinterpret_cast<const void*>(&RowBackwardStreaming<Pair, kKind, V>);
+const void* SelectCarefulBackward(RowBackwardMethod method) {
+  if constexpr (sizeof(ComputeOf<typename Pair::Activation>) == 8) {
+    if (method == RowBackwardMethod::kCarefulWarp) {
+      return reinterpret_cast<const void*>(&RowBackwardRegisters<Pair, kKind, V, WarpRow>);
+    }
+    if (method == RowBackwardMethod::kCarefulBlock) {
+      return reinterpret_cast<const void*>(&RowBackwardRegisters<Pair, kKind, V, BlockRow>);
+    }
   }
-  return nullptr;
+  return method == RowBackwardMethod::kStreaming
+             ? reinterpret_cast<const void*>(&RowBackwardStreaming<Pair, kKind, V>)
+             : nullptr;
 }
 
 template <typename Pair>
-const void* RowBackwardKernel(RowKind kind, RowMethod method, bool wide) {
+const void* CarefulBackwardKernel(RowKind kind, RowBackwardMethod method, bool wide) {
   constexpr int kWideV = kWideElements<typename Pair::Activation>;
   if (kind == RowKind::kRms) {
-    return wide ? SelectRowBackward<Pair, RowKind::kRms, kWideV>(method)
-                : SelectRowBackward<Pair, RowKind::kRms, 1>(method);
+    return wide ? SelectCarefulBackward<Pair, RowKind::kRms, kWideV>(method)
+                : SelectCarefulBackward<Pair, RowKind::kRms, 1>(method);
   }
-  return wide ? SelectRowBackward<Pair, RowKind::kLayer, kWideV>(method)
-              : SelectRowBackward<Pair, RowKind::kLayer, 1>(method);
+  return wide ? SelectCarefulBackward<Pair, RowKind::kLayer, kWideV>(method)
+              : SelectCarefulBackward<Pair, RowKind::kLayer, 1>(method);
 }
 
 }  // namespace norm_device

@@ -1,0 +1,190 @@
+// What host code and the row-norm backward kernels agree on: arguments by value and the kernels as
+// pointers. Standard library only.
+#pragma once
+
+#include <cstdint>
+
+#include "dispatch/segment_table.h"
+#include "row_norm/row_norm_device.h"
+
+namespace norm_device {
+
+/// What a kernel takes: one request, or many of equal hidden size and dtypes.
+enum class BackwardLaunchKind : uint8_t { kSingle, kSegments };
+
+/// Who owns a row of x and dy, and where it waits between the passes over it.
+enum class RowBackwardMethod : uint8_t {
+  kTiles,         // ring kernels: lanes of a warp, in the warp's part of shared memory
+  kBlock,         // a block, in shared memory
+  kCluster,       // the blocks of a cluster, in their shared memory
+  kCarefulWarp,   // f64: a warp, kCarefulElements per thread in registers
+  kCarefulBlock,  // f64: a block
+  kStreaming,     // a block, read again in every pass; the column kernel sums dweight and dbias
+};
+
+inline constexpr int kCarefulElements = 8;
+inline constexpr int kCarefulWarpThreads = 128;  // of a block whose warps own a row each
+inline constexpr int kCarefulMaxThreads = 512;
+
+/// Statistics that row kernels hand to the column kernel, [rows] each, in the compute type.
+struct RowStatistics {
+  void* mean;             // kLayer
+  void* mean_correction;  // kLayer: the mean is mean + mean_correction
+  void* rstd;
+};
+
+/// f64, and rows too long for the ring kernels.
+struct CarefulBackwardParams {
+  const void* dy;
+  const void* x;
+  const void* weight;
+  const void* mean;
+  const void* rstd;  // null: statistics are recomputed
+  const void* dresidual_sum;
+  void* dx;  // null: statistics only
+  double*
+      dweight_partials;  // [blocks, hidden_size]; null: not wanted, or left to the column kernel
+  double* dbias_partials;
+  RowStatistics statistics;  // null members: not wanted
+  int64_t rows;
+  int64_t hidden_size;
+  double eps;
+  double weight_offset;
+  bool aligned;
+};
+
+/// The ring kernels (f32, f16, bf16 with given statistics): x, dy and dresidual_sum come through shared memory.
+struct RingBackwardParams {
+  const void* tensors[3];  // x, dy, dresidual_sum
+  int64_t tensor_size;     // bytes of each
+  const void* weight;      // of the type of x, or f32
+  const float* mean;
+  const float* rstd;
+  void* dx;
+  float* dweight_partials;  // [chunks * row blocks, hidden_size]; null: not wanted
+  float* dbias_partials;
+  int64_t rows;
+  int64_t hidden_size;
+  int64_t row_blocks;  // blocks (clusters) that rows are dealt out to in turn
+  float weight_offset;
+  bool weight_is_f32;
+  bool has_edges;  // some tensor begins or ends inside 16 bytes
+  int stages;
+  int ring_tensors;          // 3 with dresidual_sum, else 2
+  int tensor_bytes;          // of one chunk of one tensor in a stage
+  int column_totals_offset;  // in shared memory, in bytes
+  int exchange_offset;       // block kernel
+  int careful_offset;
+  int cluster_blocks;  // that share a row
+  int columns;         // of one block
+  int lanes;           // of a warp that share a row: warp kernel
+  int tile_rows;       // of a warp's stage: warp kernel
+  int partial_stages;  // stages of a block (of a warp) that one partial row adds up
+  int block_partials;  // partial rows of a block
+};
+
+/// Requests of one launch, each with the blocks it would have alone.
+using RingBackwardSegments = SegmentTable<RingBackwardParams, 64>;
+static_assert(sizeof(RingBackwardSegments) <= kMaxKernelParameterBytes);
+
+/// Where warps that share a row leave their sums: f32 by turns, f64 for rows that need it.
+inline constexpr int kExchangeTurns = 4;
+constexpr int ExchangeFloats(RowKind kind, int all_warps) {
+  return kExchangeTurns * (kind == RowKind::kLayer ? 3 : 1) * all_warps;
+}
+constexpr int CarefulDoubles(int block_warps) { return 3 * block_warps; }
+
+/// Rows whose terms are added up in a plain f32 register: each addition rounds by at most 2^-24 of the
+/// sum.
+inline constexpr int kPlainSumRows = 32;
+
+/// The column kernel: dweight and dbias partials of strips of rows, for rows too long for
+/// registers.
+struct ColumnParams {
+  const void* dy;
+  const void* x;
+  RowStatistics statistics;
+  double* dweight_partials;  // [strips, hidden_size]
+  double* dbias_partials;
+  int64_t rows;
+  int64_t hidden_size;
+  int64_t rows_per_strip;
+  bool aligned;
+};
+
+/// Adds up partials in order: gradient[h] = sum_p partials[p, h]. Zero partials give zeros.
+struct FinalizeParams {
+  const void* dweight_partials;  // f32 or f64
+  const void* dbias_partials;
+  void* dweight;
+  void* dbias;
+  int64_t partials;
+  int64_t hidden_size;
+};
+
+/// A segment has a block for every kFinalizeThreadsX columns.
+using FinalizeSegments = SegmentTable<FinalizeParams, 64>;
+static_assert(sizeof(FinalizeSegments) <= kMaxKernelParameterBytes);
+
+inline constexpr int kStatisticsMaxThreads = 512;
+inline constexpr int kColumnThreadsX = 32;  // column granules of a block of the column kernel
+inline constexpr int kColumnThreadsY = 8;
+inline constexpr int kFinalizeThreadsX = 32;
+inline constexpr int kFinalizeThreadsY = 32;
+
+/// Mean and rstd of rows, for the ring kernels where the caller has none.
+struct RowStatisticsParams {
+  const void* x;
+  float* mean;  // kLayer
+  float* rstd;
+  int64_t rows;
+  int64_t hidden_size;
+  double eps;
+  bool aligned;
+};
+
+inline constexpr int kTileThreads = 256;       // of a block of the warp kernel
+inline constexpr int kMaxRingThreads = 512;    // of a block that owns a row, or a part of it
+inline constexpr int kRingThreadsPerSm = 512;  // what about 128 registers a thread leave room for
+
+/// Granules of a thread of the block kernel: 16 elements; 8 where they are single and many threads are
+/// better than few.
+constexpr int BlockGranules(int bytes_per_element, bool wide, int64_t columns) {
+  constexpr int64_t kFewColumns = 1024;
+  if (wide) return bytes_per_element;
+  return bytes_per_element == 4 && columns <= kFewColumns ? 8 : 16;
+}
+/// Stages of the pipelined block kernel with which its warps need no barrier: two rows at work, one done
+/// with, two under way.
+inline constexpr int kRelaxedStages = 5;
+
+/// Blocks of the warp kernel that a multiprocessor's registers hold at once.
+constexpr int ResidentTileBlocks(int thread_elements) { return thread_elements > 16 ? 1 : 2; }
+
+/// Which ring kernel.
+struct RingKernel {
+  RowBackwardMethod method;
+  bool wide;       // granules of 16 bytes, else single elements
+  bool aligned;    // wide: all tensors begin at multiples of 16 bytes
+  bool pipelined;  // kBlock: sm_90 and later; always so for kCluster
+  int granules;    // of a thread
+  int lanes;       // kTiles: that share a row
+};
+
+/// Kernels as the runtime launches them; null where none was built. `wide`: 16 bytes of consecutive
+/// elements per thread and access (hidden_size is a multiple of that), else single elements. Pair,
+/// Activation, Weight: see primitives/element_types.h.
+template <typename Activation>
+const void* RingBackwardKernel(RowKind kind, const RingKernel& kernel);
+template <typename Activation>
+const void* RingBackwardSegmentsKernel(RowKind kind, const RingKernel& kernel);
+template <typename Pair>
+const void* CarefulBackwardKernel(RowKind kind, RowBackwardMethod method, bool wide);
+template <typename Activation>
+const void* RowStatisticsKernel(RowKind kind, bool wide);
+template <typename Activation>
+const void* ColumnKernel(RowKind kind, bool wide);
+template <typename Weight>
+const void* FinalizeKernel(BackwardLaunchKind launch, bool partials_are_f64);
+
+}  // namespace norm_device

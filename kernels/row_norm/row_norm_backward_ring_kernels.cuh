@@ -1,0 +1,91 @@
+// The ring kernels that are built: one table for every activation type.
+#pragma once
+
+#include "row_norm/row_norm_backward_block.cuh"
+#include "row_norm/row_norm_backward_tiles.cuh"
+
+namespace norm_device {
+
+template <typename Launch, typename X, RowKind kKind, int V, int kGranules, int kLanes,
+          bool kAligned>
+const void* TilesKernel() {
+  return reinterpret_cast<const void*>(
+      &RowBackwardTiles<X, kKind, V, kGranules, kLanes, kAligned, kTileThreads,
+                        ResidentTileBlocks(kGranules * V), Launch>);
+}
+
+template <typename Launch, typename X, RowKind kKind, int V, bool kAligned>
+const void* SelectTiles(const RingKernel& kernel) {
+  // Granules and lanes as in the plan.
+  const auto is = [&](int granules, int lanes) {
+    return kernel.granules == granules && kernel.lanes == lanes;
+  };
+  if constexpr (V > 1) {
+    if (is(1, 4)) return TilesKernel<Launch, X, kKind, V, 1, 4, kAligned>();
+    if (is(2, 4)) return TilesKernel<Launch, X, kKind, V, 2, 4, kAligned>();
+    if (is(2, 8)) return TilesKernel<Launch, X, kKind, V, 2, 8, kAligned>();
+    if (is(2, 16)) return TilesKernel<Launch, X, kKind, V, 2, 16, kAligned>();
+    if (is(2, 32)) return TilesKernel<Launch, X, kKind, V, 2, 32, kAligned>();
+    if (is(4, 32)) return TilesKernel<Launch, X, kKind, V, 4, 32, kAligned>();
+  } else {
+    if (is(4, 4)) return TilesKernel<Launch, X, kKind, V, 4, 4, kAligned>();
+    if (is(4, 8)) return TilesKernel<Launch, X, kKind, V, 4, 8, kAligned>();
+    if (is(8, 8)) return TilesKernel<Launch, X, kKind, V, 8, 8, kAligned>();
+    if (is(8, 16)) return TilesKernel<Launch, X, kKind, V, 8, 16, kAligned>();
+    if (is(8, 32)) return TilesKernel<Launch, X, kKind, V, 8, 32, kAligned>();
+    if (is(9, 32)) return TilesKernel<Launch, X, kKind, V, 9, 32, kAligned>();
+    if (is(16, 32)) return TilesKernel<Launch, X, kKind, V, 16, 32, kAligned>();
+  }
+  return nullptr;
+}
+
+template <typename Launch, typename X, RowKind kKind, int V, int kGranules, bool kAligned>
+const void* BlockKernel(const RingKernel& kernel) {
+  if (kernel.method == RowBackwardMethod::kCluster) {
+    return reinterpret_cast<const void*>(&RowBackwardBlock<X, kKind, V, kGranules, kAligned,
+                                                           kMaxRingThreads, 1, true, true, Launch>);
+  }
+  return kernel.pipelined ? reinterpret_cast<const void*>(
+                                &RowBackwardBlock<X, kKind, V, kGranules, kAligned, kMaxRingThreads,
+                                                  1, false, true, Launch>)
+                          : reinterpret_cast<const void*>(
+                                &RowBackwardBlock<X, kKind, V, kGranules, kAligned, kMaxRingThreads,
+                                                  1, false, false, Launch>);
+}
+
+template <typename Launch, typename X, RowKind kKind, int V, bool kAligned>
+const void* SelectBlock(const RingKernel& kernel) {
+  constexpr int kBytes = static_cast<int>(sizeof(StorageOf<X>));
+  constexpr int kGranules = BlockGranules(kBytes, V > 1, INT64_MAX);
+  if (kernel.granules == kGranules)
+    return BlockKernel<Launch, X, kKind, V, kGranules, kAligned>(kernel);
+  constexpr int kFewGranules = BlockGranules(kBytes, V > 1, 1);
+  if constexpr (kFewGranules != kGranules) {
+    if (kernel.granules == kFewGranules) {
+      return BlockKernel<Launch, X, kKind, V, kFewGranules, kAligned>(kernel);
+    }
+  }
+  return nullptr;
+}
+
+template <typename Launch, typename X, RowKind kKind, int V, bool kAligned>
+const void* SelectRing(const RingKernel& kernel) {
+  return kernel.method == RowBackwardMethod::kTiles
+             ? SelectTiles<Launch, X, kKind, V, kAligned>(kernel)
+             : SelectBlock<Launch, X, kKind, V, kAligned>(kernel);
+}
+
+template <typename Launch, typename X, RowKind kKind>
+const void* SelectRingWidth(const RingKernel& kernel) {
+  if (!kernel.wide) return SelectRing<Launch, X, kKind, 1, false>(kernel);
+  return kernel.aligned ? SelectRing<Launch, X, kKind, kWideElements<X>, true>(kernel)
+                        : SelectRing<Launch, X, kKind, kWideElements<X>, false>(kernel);
+}
+
+template <typename Launch, typename X>
+const void* SelectRingKernel(RowKind kind, const RingKernel& kernel) {
+  return kind == RowKind::kRms ? SelectRingWidth<Launch, X, RowKind::kRms>(kernel)
+                               : SelectRingWidth<Launch, X, RowKind::kLayer>(kernel);
+}
+
+}  // namespace norm_device

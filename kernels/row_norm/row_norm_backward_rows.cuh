@@ -1,0 +1,344 @@
+// What the ring kernels of row backward do with the elements of one thread.
+// A row takes two passes over shared memory. First: sums of g * d and g, where g = dy * weight and d
+// is x less the given mean; where the mean is large against the spread also the sum of d, which
+// tells what rounding left of the mean. Second, from the totals: dx, and the terms of dweight and
+// dbias into plain f32 registers, which the kernels empty every few rows.
+#pragma once
+
+#include <cstdint>
+
+#include "primitives/element_access.cuh"
+#include "row_norm/row_norm_backward_device.h"
+
+namespace norm_device {
+
+/// The statistics of a row as they were given.
+struct GivenStats {
+  float mean = 0.0F;
+  float rstd = 0.0F;
+};
+
+/// Whether the mean's own rounding shows in h: then the row is centred twice.
+__device__ inline bool MeanNeedsCorrection(const GivenStats& stats) {
+  return !(fabsf(stats.mean * stats.rstd) < 1.0F);
+}
+
+/// Sums over a row.
+template <typename A>
+struct RowTotals {
+  A gd = 0;  // of g * d
+  A g = 0;   // kLayer
+  A d = 0;   // kLayer, where MeanNeedsCorrection
+};
+
+/// dx = rstd * dy * weight + slope * d + shift, and h = rstd * d; d = (x - mean) - correction.
+template <typename A>
+struct RowCoefficients {
+  A mean = 0;
+  A correction = 0;
+  A rstd = 0;
+  A slope = 0;
+  A shift = 0;
+};
+
+/// Of a row of one element, whose mean takes everything, LayerNorm's are zero.
+template <RowKind kKind, typename A>
+__device__ RowCoefficients<A> Coefficients(const RowTotals<A>& totals, const GivenStats& stats,
+                                           A share) {
+  RowCoefficients<A> row;
+  row.rstd = kKind == RowKind::kLayer && share == A(1) ? A(0) : static_cast<A>(stats.rstd);
+  A mean_gd = totals.gd * share;
+  if (kKind == RowKind::kLayer) {
+    const A mean_g = totals.g * share;
+    row.mean = static_cast<A>(stats.mean);
+    row.correction = totals.d * share;
+    mean_gd = fma(-row.correction, mean_g, mean_gd);
+    row.shift = -(row.rstd * mean_g);
+  }
+  row.slope = -(mean_gd * row.rstd) * (row.rstd * row.rstd);
+  return row;
+}
+
+/// Whether f32 held the sums and holds the cube of rstd: the row is taken in f64 otherwise.
+template <RowKind kKind>
+__device__ bool FitsF32(const RowTotals<float>& totals, const GivenStats& stats, float slope) {
+  constexpr float kSmallest = 0x1p-20F;
+  constexpr float kLargest = 0x1p20F;
+  bool fits = stats.rstd > kSmallest && stats.rstd < kLargest && isfinite(totals.gd);
+  if (kKind == RowKind::kLayer) fits = fits && isfinite(totals.g) && isfinite(totals.d);
+  return fits && isfinite(slope);
+}
+
+/// V consecutive elements that wait in shared memory, two 16-bit ones to a register.
+template <typename X, int V>
+class StagedGranule {
+ public:
+  using Storage = StorageOf<X>;
+
+  template <bool kAligned>
+  __device__ static StagedGranule Load(const char* chunk, int column) {
+    StagedGranule granule;
+    const auto* from = reinterpret_cast<const Storage*>(chunk) + column;
+    if constexpr (V == 1) {
+      granule.single_ = *from;
+    } else if constexpr (kAligned) {
+#pragma unroll
+      for (int i = 0; i < kWords; i += kWordsOfAccess) {
+        const auto access = *reinterpret_cast<const uint4*>(reinterpret_cast<const char*>(from) +
+                                                            i * sizeof(uint32_t));
+        granule.words_[i] = access.x;
+        granule.words_[i + 1] = access.y;
+        granule.words_[i + 2] = access.z;
+        granule.words_[i + 3] = access.w;
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < kWords; ++i) granule.words_[i] = Gather(from + i * kPerWord);
+    }
+    return granule;
+  }
+  __device__ float Wide(int i) const {
+    if constexpr (V == 1) {
+      return Element<X>::Widen(single_);
+    } else if constexpr (sizeof(Storage) == 4) {
+      return __uint_as_float(words_[i]);
+    } else if constexpr (std::is_same_v<X, BF16>) {
+      const uint32_t word = words_[i / 2];
+      return __uint_as_float(i % 2 == 0 ? word << 16 : word & 0xffff0000U);
+    } else {
+      const float2 pair = __half22float2(reinterpret_cast<const __half2&>(words_[i / 2]));
+      return i % 2 == 0 ? pair.x : pair.y;
+    }
+  }
+
+ private:
+  static constexpr int kPerWord = 4 / static_cast<int>(sizeof(Storage));
+  static constexpr int kWords = V == 1 ? 1 : V / kPerWord;
+  static constexpr int kWordsOfAccess = 4;
+
+  __device__ static uint32_t Gather(const Storage* from) {
+    if constexpr (kPerWord == 1) {
+      return __float_as_uint(*from);
+    } else {
+      const auto* halves = reinterpret_cast<const uint16_t*>(from);
+      return static_cast<uint32_t>(halves[0]) | static_cast<uint32_t>(halves[1]) << 16;
+    }
+  }
+
+  uint32_t words_[kWords];
+  Storage single_;
+};
+
+/// weight + offset of one column, 1 where there is no weight.
+template <typename X>
+__device__ float ColumnScale(const RingBackwardParams& p, int64_t column) {
+  if (p.weight == nullptr) return 1.0F;
+  return p.weight_offset +
+         (p.weight_is_f32 ? static_cast<const float*>(p.weight)[column]
+                          : Element<X>::Widen(static_cast<const StorageOf<X>*>(p.weight)[column]));
+}
+
+/// Where a row lies.
+struct RowPlace {
+  const char* x;  // in shared memory
+  const char* dy;
+  const char* dresidual;  // or null
+  char* dx;
+};
+
+/// A thread's columns: granule i begins at column first + i * step; those at `end` and after do not
+/// exist. `before` columns of the row belong to other blocks.
+struct ColumnMap {
+  int first;
+  int step;
+  int end;
+  int before;
+};
+
+/// Both passes in f64, for a row whose sums or coefficients f32 does not hold. Rare, so it goes
+/// element by element. Calls add_terms(element, dweight, dbias) with this thread's terms. Reached by
+/// all threads that share the row; `group` adds their values up.
+template <typename X, RowKind kKind, int V, int kElements, typename Group, typename AddTerms>
+__device__ void CarefulRow(const RingBackwardParams& p, const RowPlace& place,
+                           const GivenStats& stats, const Group& group, const ColumnMap& map,
+                           AddTerms&& add_terms) {
+  using Storage = StorageOf<X>;
+  const auto wide = [](const char* chunk, int column) {
+    return static_cast<double>(Element<X>::Widen(reinterpret_cast<const Storage*>(chunk)[column]));
+  };
+  const auto centred = [&](int column) {
+    return wide(place.x, column) -
+           (kKind == RowKind::kLayer ? static_cast<double>(stats.mean) : 0.0);
+  };
+  const auto scale = [&](int column) {
+    return static_cast<double>(ColumnScale<X>(p, map.before + column));
+  };
+  double sums[3] = {};
+#pragma unroll 1
+  for (int e = 0; e < kElements; ++e) {
+    const int column = map.first + e / V * map.step + e % V;
+    if (column >= map.end) continue;
+    const double g = wide(place.dy, column) * scale(column);
+    sums[0] = fma(g, centred(column), sums[0]);
+    sums[1] += g;
+    sums[2] += centred(column);
+  }
+  group.Sum(sums);
+  const RowTotals<double> totals = {sums[0], sums[1], sums[2]};
+  const RowCoefficients<double> row =
+      Coefficients<kKind>(totals, stats, 1.0 / static_cast<double>(p.hidden_size));
+#pragma unroll 1
+  for (int e = 0; e < kElements; ++e) {
+    const int column = map.first + e / V * map.step + e % V;
+    if (column >= map.end) continue;
+    const double d = centred(column) - row.correction;
+    const double scaled = wide(place.dy, column) * row.rstd;
+    double gradient = fma(scaled, scale(column), fma(row.slope, d, row.shift));
+    if (place.dresidual != nullptr) gradient += wide(place.dresidual, column);
+    reinterpret_cast<Storage*>(place.dx)[column] = Element<X>::Narrow(static_cast<float>(gradient));
+    add_terms(e, static_cast<float>(scaled * d), static_cast<float>(wide(place.dy, column)));
+  }
+}
+
+/// A thread's part of the rows it shares. kAligned: rows begin at multiples of a granule in memory
+/// and in the ring.
+template <typename X, RowKind kKind, int V, int kGranules, bool kAligned>
+class ThreadColumns {
+ public:
+  static constexpr int kElements = V * kGranules;
+  using Storage = StorageOf<X>;
+  using Staged = StagedGranule<X, V>;
+
+  __device__ explicit ThreadColumns(const ColumnMap& map) : map_(map) {}
+
+  __device__ int Column(int element) const {
+    return map_.first + element / V * map_.step + element % V;
+  }
+  __device__ bool Holds(int column) const { return column < map_.end; }
+
+  /// All loads at once: a block waits for them before its first row. kAligned: the weight, too,
+  /// begins at a multiple of 16 bytes.
+  __device__ void LoadWeight(const RingBackwardParams& p) {
+    if (p.weight == nullptr) {
+#pragma unroll
+      for (int e = 0; e < kElements; ++e) scale_[e] = 1.0F;
+    } else if (p.weight_is_f32) {
+      LoadScales<F32>(p);
+    } else {
+      LoadScales<X>(p);
+    }
+  }
+
+  /// A row's elements between its passes.
+  struct Held {
+    Staged x[kGranules];
+    Staged dy[kGranules];
+  };
+
+  /// First pass.
+  template <bool kCorrected>
+  __device__ RowTotals<float> Sums(const char* x, const char* dy, const GivenStats& stats,
+                                   Held& held) const {
+    RowTotals<float> sums;
+#pragma unroll
+    for (int i = 0; i < kGranules; ++i) {
+      const int column = Column(i * V);
+      if (Holds(column)) {
+        held.x[i] = Staged::template Load<kAligned>(x, column);
+        held.dy[i] = Staged::template Load<kAligned>(dy, column);
+#pragma unroll
+        for (int v = 0; v < V; ++v) {
+          const float g = held.dy[i].Wide(v) * scale_[i * V + v];
+          float d = held.x[i].Wide(v);
+          if (kKind == RowKind::kLayer) d -= stats.mean;
+          sums.gd = fmaf(g, d, sums.gd);
+          if (kKind == RowKind::kLayer) {
+            sums.g += g;
+            if (kCorrected) sums.d += d;
+          }
+        }
+      }
+    }
+    return sums;
+  }
+
+  /// Second pass: dx of the row and the parameters' terms. kHeld: from what the first pass held,
+  /// else from shared memory again.
+  template <bool kCorrected, bool kHeld>
+  __device__ void Gradients(const RowPlace& place, const RowCoefficients<float>& row,
+                            const Held& held) {
+#pragma unroll
+    for (int i = 0; i < kGranules; ++i) {
+      const int column = Column(i * V);
+      if (Holds(column)) {
+        const Staged x_values =
+            kHeld ? held.x[i] : Staged::template Load<kAligned>(place.x, column);
+        const Staged dy_values =
+            kHeld ? held.dy[i] : Staged::template Load<kAligned>(place.dy, column);
+        float gradient[V];
+#pragma unroll
+        for (int v = 0; v < V; ++v) {
+          const int e = i * V + v;
+          float d = x_values.Wide(v);
+          if (kKind == RowKind::kLayer) {
+            d -= row.mean;
+            if (kCorrected) d -= row.correction;
+          }
+          const float scaled = dy_values.Wide(v) * row.rstd;
+          gradient[v] = fmaf(scaled, scale_[e], fmaf(row.slope, d, row.shift));
+          dweight_[e] = fmaf(scaled, d, dweight_[e]);
+          if (kKind == RowKind::kLayer) dbias_[e] += dy_values.Wide(v);
+        }
+        if (place.dresidual != nullptr) {
+          const auto added = Staged::template Load<kAligned>(place.dresidual, column);
+#pragma unroll
+          for (int v = 0; v < V; ++v) gradient[v] += added.Wide(v);
+        }
+        Granule<X, V> rounded;
+#pragma unroll
+        for (int v = 0; v < V; ++v) rounded.values[v] = Element<X>::Narrow(gradient[v]);
+        StoreGranule<X, V>(reinterpret_cast<Storage*>(place.dx) + column, rounded, kAligned);
+      }
+    }
+  }
+
+  /// Adds terms[element] to dweight and terms[kElements + element] to dbias.
+  __device__ void AddTerms(const float* terms) {
+#pragma unroll
+    for (int e = 0; e < kElements; ++e) {
+      dweight_[e] += terms[e];
+      if (kHasBias) dbias_[e] += terms[kElements + e];
+    }
+  }
+  __device__ const ColumnMap& map() const { return map_; }
+
+  /// Calls visit(element, dweight, dbias) with the sums by reference.
+  template <typename Visit>
+  __device__ void ForEachSum(Visit&& visit) {
+#pragma unroll
+    for (int e = 0; e < kElements; ++e) visit(e, dweight_[e], dbias_[kHasBias ? e : 0]);
+  }
+
+ private:
+  static constexpr bool kHasBias = kKind == RowKind::kLayer;
+
+  template <typename W>
+  __device__ void LoadScales(const RingBackwardParams& p) {
+    const auto* weight = static_cast<const StorageOf<W>*>(p.weight) + map_.before;
+    Granule<W, V> values[kGranules];
+#pragma unroll
+    for (int i = 0; i < kGranules; ++i) {
+      const int column = Column(i * V);
+      values[i] = LoadGranule<W, V>(weight + (Holds(column) ? column : 0), kAligned);
+    }
+#pragma unroll
+    for (int e = 0; e < kElements; ++e) scale_[e] = p.weight_offset + values[e / V].Wide(e % V);
+  }
+
+  ColumnMap map_;
+  float scale_[kElements];
+  float dweight_[kElements] = {};
+  float dbias_[kHasBias ? kElements : 1] = {};
+};
+
+}  // namespace norm_device

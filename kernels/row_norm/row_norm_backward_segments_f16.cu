@@ -1,0 +1,11 @@
+// Ring kernels of row-norm backward for f16 activations, many requests a launch.
+#include "row_norm/row_norm_backward_ring_kernels.cuh"
+
+namespace norm_device {
+
+template <>
+const void* RingBackwardSegmentsKernel<F16>(RowKind kind, const RingKernel& kernel) {
+  return SelectRingKernel<RingBackwardSegments, F16>(kind, kernel);
+}
+
+}  // namespace norm_device

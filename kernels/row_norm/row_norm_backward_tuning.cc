@@ -1,0 +1,257 @@
+#include "row_norm/row_norm_backward_tuning.h"
+
+#include <algorithm>
+#include <initializer_list>
+
+namespace norm::internal {
+namespace {
+
+using norm_device::kPlainSumRows;
+using norm_device::kRingThreadsPerSm;
+using norm_device::kTileThreads;
+using norm_device::RowBackwardMethod;
+using norm_device::RowKind;
+
+constexpr int kWarpThreads = 32;
+constexpr int kThreadsPerSm = 2048;
+constexpr int kMaxClusterBlocks = 16;
+constexpr int64_t kPieceBytes = 16;
+/// Shared memory that a block takes besides its dynamic part: what the runtime keeps of it and mbarriers.
+constexpr int64_t kReservedBytes = 1 << 10;
+constexpr int64_t kStaticBytes = 256;
+/// Plain sums of plain sums: each level rounds like a sum of so many terms.
+constexpr int64_t kMaxPartialRows = int64_t{kPlainSumRows} * kPlainSumRows;
+
+constexpr int64_t CeilDiv(int64_t a, int64_t b) { return a / b + (a % b != 0 ? 1 : 0); }
+constexpr int64_t RoundUp(int64_t a, int64_t b) { return CeilDiv(a, b) * b; }
+
+/// Dynamic shared memory of each of `resident` blocks.
+int64_t SharedBudget(DeviceTraits device, int resident) {
+  return (device.max_shared_bytes + kReservedBytes) / resident - kReservedBytes - kStaticBytes;
+}
+
+/// Multiprocessors that clusters can use at once: a cluster stays in one group of 16 to 18 of them, and
+/// some groups are smaller. Of an H200's 132: 132, 120, 120, 112. A second round would take as long as the
+/// first.
+int64_t ClusterMultiprocessors(DeviceTraits device, int cluster_blocks) {
+  if (cluster_blocks <= 2) return device.sm_count;
+  return cluster_blocks <= 8 ? int64_t{device.sm_count} * 10 / 11
+                             : int64_t{device.sm_count} * 17 / 20;
+}
+
+int WideElements(DType dtype) { return 16 / static_cast<int>(DTypeSize(dtype)); }
+
+/// A request's dtype, width and device.
+struct Row {
+  RowKind kind;
+  int64_t hidden_size;
+  DType dtype;
+  int ring_tensors;
+  DeviceTraits device;
+  bool wide;
+
+  int element_bytes() const { return static_cast<int>(DTypeSize(dtype)); }
+  int granule() const { return wide ? WideElements(dtype) : 1; }
+  int64_t granules() const { return CeilDiv(hidden_size, granule()); }
+  int gradients() const { return kind == RowKind::kLayer ? 2 : 1; }
+  /// Of consecutive elements in the ring, wherever they begin: alignment must not change the plan.
+  int64_t ChunkBytes(int64_t elements) const {
+    return RoundUp(elements * element_bytes(), kPieceBytes) + kPieceBytes;
+  }
+};
+
+/// Lanes and granules of the warp kernel that just hold a row.
+struct TileShape {
+  int granules;
+  int lanes;
+};
+constexpr TileShape kWideTiles[] = {{1, 4}, {2, 4}, {2, 8}, {2, 16}, {2, 32}, {4, 32}};
+constexpr TileShape kNarrowTiles[] = {{4, 4}, {4, 8}, {8, 8}, {8, 16}, {8, 32}, {9, 32}, {16, 32}};
+constexpr int64_t kMaxTileBytes = 2 << 10;  // of a row
+
+bool PlanTiles(const Row& row, RowBackwardPlan& plan) {
+  constexpr int64_t kStageBytes = 2 << 10;  // of one tensor, about
+  constexpr int kMinStages = 2;
+  constexpr int kMaxStages = 3;
+  if (row.hidden_size * row.element_bytes() > kMaxTileBytes) return false;
+  const auto find = [&](auto& shapes) {
+    for (const TileShape& shape : shapes) {
+      if (shape.granules * shape.lanes >= row.granules()) {
+        plan.granules = shape.granules;
+        plan.lanes = shape.lanes;
+        return true;
+      }
+    }
+    return false;
+  };
+  if (!(row.wide ? find(kWideTiles) : find(kNarrowTiles))) return false;
+  plan.method = RowBackwardMethod::kTiles;
+  plan.threads = kTileThreads;
+  const int warps = kTileThreads / kWarpThreads;
+  const int rows_at_once = 2 * (kWarpThreads / plan.lanes);
+  const int64_t row_bytes = row.hidden_size * row.element_bytes();
+  plan.tile_rows = static_cast<int>(
+      std::min<int64_t>(RoundUp(CeilDiv(kStageBytes, row_bytes), rows_at_once), kWarpThreads));
+  plan.columns = static_cast<int>(row.hidden_size);
+  plan.tensor_bytes = row.ChunkBytes(plan.tile_rows * row.hidden_size);
+  const int64_t totals_bytes = int64_t{kTileThreads} * plan.granules * row.granule() *
+                               static_cast<int64_t>(sizeof(float)) * row.gradients();
+  const int64_t stage_bytes = warps * row.ring_tensors * plan.tensor_bytes;
+  const int resident = norm_device::ResidentTileBlocks(plan.granules * row.granule());
+  const int64_t budget = SharedBudget(row.device, resident);
+  int64_t stages = (budget - totals_bytes) / stage_bytes;
+  int64_t blocks_per_sm = resident;
+  if (stages < kMinStages) {
+    stages = (SharedBudget(row.device, 1) - totals_bytes) / stage_bytes;
+    blocks_per_sm = 1;
+  }
+  if (stages < 1) return false;
+  plan.stages = static_cast<int>(std::min<int64_t>(stages, kMaxStages));
+  plan.column_totals_offset = plan.stages * stage_bytes;
+  plan.shared_bytes = plan.column_totals_offset + totals_bytes;
+  plan.rows_per_block = warps * plan.tile_rows;
+  plan.max_row_blocks = row.device.sm_count * blocks_per_sm;
+  plan.max_partial_stages =
+      std::max<int64_t>(1, kMaxPartialRows / (plan.tile_rows / (kWarpThreads / plan.lanes)));
+  return true;
+}
+
+/// One block a row, or `cluster_blocks` of them; `resident` blocks per multiprocessor. Relaxed: only if
+/// their warps need no barrier and are enough to keep the memory busy.
+bool PlanBlocks(const Row& row, int cluster_blocks, int resident, bool relaxed,
+                RowBackwardPlan& plan) {
+  constexpr int64_t kBusyThreadsPerSm = 256;
+  constexpr int kMaxStages = 6;
+  constexpr int kHeldStages = 2;  // least, where rows wait in registers
+  constexpr int kPipelinedStages = 3;
+  const bool cluster = cluster_blocks > 1;
+  plan.method = cluster ? RowBackwardMethod::kCluster : RowBackwardMethod::kBlock;
+  plan.granules = norm_device::BlockGranules(row.element_bytes(), row.wide, row.hidden_size);
+  plan.cluster_blocks = cluster_blocks;
+  const int64_t granules = CeilDiv(row.granules(), cluster_blocks);
+  const int64_t threads = RoundUp(CeilDiv(granules, plan.granules), kWarpThreads);
+  if (threads * resident > kRingThreadsPerSm) return false;
+  if (relaxed && threads * resident < kBusyThreadsPerSm) return false;
+  plan.threads = static_cast<int>(threads);
+  plan.columns = static_cast<int>(granules * row.granule());
+  plan.tensor_bytes = row.ChunkBytes(plan.columns);
+  const int64_t stage_bytes = row.ring_tensors * plan.tensor_bytes;
+  const int warps = plan.threads / kWarpThreads;
+  const int64_t exchange_bytes = norm_device::ExchangeFloats(row.kind, warps * cluster_blocks) *
+                                 static_cast<int64_t>(sizeof(float));
+  const int64_t careful_bytes =
+      norm_device::CarefulDoubles(warps) * static_cast<int64_t>(sizeof(double));
+  const int64_t totals_bytes = threads * plan.granules * row.granule() *
+                               static_cast<int64_t>(sizeof(float)) * row.gradients();
+  const int64_t budget = SharedBudget(row.device, resident);
+  const int64_t stages = (budget - exchange_bytes - careful_bytes - totals_bytes) / stage_bytes;
+  plan.pipelined = row.device.HasClusters() && (cluster || stages >= norm_device::kRelaxedStages);
+  if (stages < (relaxed && row.device.HasClusters() ? norm_device::kRelaxedStages
+                : cluster                           ? kPipelinedStages
+                                                    : kHeldStages)) {
+    return false;
+  }
+  plan.stages = static_cast<int>(std::min<int64_t>(stages, kMaxStages));
+  plan.column_totals_offset = plan.stages * stage_bytes;
+  plan.exchange_offset = plan.column_totals_offset + totals_bytes;
+  plan.careful_offset = RoundUp(plan.exchange_offset + exchange_bytes, sizeof(double));
+  plan.shared_bytes = plan.careful_offset + careful_bytes;
+  plan.max_row_blocks = std::max<int64_t>(
+      1, ClusterMultiprocessors(row.device, cluster_blocks) * resident / cluster_blocks);
+  plan.max_partial_stages = kMaxPartialRows;
+  return true;
+}
+
+}  // namespace
+
+RowBackwardPlan PlanRowBackward(RowKind kind, int64_t hidden_size, DType dtype, int ring_tensors,
+                                DeviceTraits device) {
+  const Row row = {kind,         hidden_size, dtype,
+                   ring_tensors, device,      hidden_size % WideElements(dtype) == 0};
+  RowBackwardPlan plan;
+  if (dtype != DType::kF64) {
+    plan.wide = row.wide;
+    if (PlanTiles(row, plan)) return plan;
+    for (int cluster_blocks = 1; cluster_blocks <= (device.HasClusters() ? kMaxClusterBlocks : 1);
+         cluster_blocks *= 2) {
+      for (bool relaxed : {true, false}) {
+        for (int resident : {8, 6, 4, 3, 2, 1}) {
+          plan = {};
+          plan.wide = row.wide;
+          if (PlanBlocks(row, cluster_blocks, resident, relaxed, plan)) return plan;
+        }
+      }
+    }
+  }
+  plan = {};
+  plan.wide = row.wide;
+  constexpr int kElements = norm_device::kCarefulElements;
+  if (dtype == DType::kF64 && hidden_size <= kWarpThreads * kElements) {
+    plan.method = RowBackwardMethod::kCarefulWarp;
+    plan.threads = norm_device::kCarefulWarpThreads;
+    plan.rows_per_block = plan.threads / kWarpThreads;
+  } else if (dtype == DType::kF64 && hidden_size <= norm_device::kCarefulMaxThreads * kElements) {
+    plan.method = RowBackwardMethod::kCarefulBlock;
+    plan.threads = 2 * kWarpThreads;
+    while (plan.threads * kElements < hidden_size) plan.threads *= 2;
+  } else {
+    plan.method = RowBackwardMethod::kStreaming;
+    plan.threads = norm_device::kCarefulMaxThreads;
+  }
+  constexpr int kStreamingWaves = 4;
+  const int threads_per_sm = plan.method == RowBackwardMethod::kStreaming
+                                 ? kThreadsPerSm * kStreamingWaves
+                                 : kRingThreadsPerSm;
+  plan.max_row_blocks = int64_t{device.sm_count} * std::max(1, threads_per_sm / plan.threads);
+  return plan;
+}
+
+RowBackwardLaunch LaunchRowBackward(const RowBackwardPlan& plan, int64_t rows) {
+  RowBackwardLaunch launch;
+  launch.row_blocks = std::min(plan.max_row_blocks, CeilDiv(rows, plan.rows_per_block));
+  launch.config.blocks_x = launch.row_blocks * plan.cluster_blocks;
+  launch.config.threads_x = plan.threads;
+  launch.config.cluster_blocks = plan.cluster_blocks;
+  launch.config.dynamic_shared_bytes = plan.shared_bytes;
+  if (plan.UsesRing()) {
+    const int64_t stages = CeilDiv(rows, launch.row_blocks * plan.rows_per_block);
+    launch.block_partials = CeilDiv(stages, plan.max_partial_stages);
+    launch.partial_stages = CeilDiv(stages, launch.block_partials);
+  }
+  return launch;
+}
+
+ColumnPlan PlanColumns(int64_t rows, int64_t hidden_size, DType dtype, DeviceTraits device) {
+  constexpr int64_t kMinRowsPerStrip = 64;
+  constexpr int64_t kBlocksPerSm = 8;
+  const int granule = hidden_size % WideElements(dtype) == 0 ? WideElements(dtype) : 1;
+  ColumnPlan plan;
+  plan.launch.threads_x = norm_device::kColumnThreadsX;
+  plan.launch.threads_y = norm_device::kColumnThreadsY;
+  plan.launch.blocks_x = CeilDiv(hidden_size, norm_device::kColumnThreadsX * granule);
+  const int64_t wanted_strips =
+      std::max<int64_t>(1, device.sm_count * kBlocksPerSm / plan.launch.blocks_x);
+  const int64_t strips =
+      std::clamp<int64_t>(CeilDiv(rows, kMinRowsPerStrip), 1, std::min(wanted_strips, kMaxBlocksY));
+  plan.rows_per_strip = CeilDiv(rows, strips);
+  plan.launch.blocks_y = CeilDiv(rows, plan.rows_per_strip);
+  return plan;
+}
+
+LaunchConfig LaunchRowStatistics(int64_t rows, int64_t hidden_size, DeviceTraits device) {
+  constexpr int kElementsPerThread = 8;
+  constexpr int kWaves = 4;
+  LaunchConfig launch;
+  launch.threads_x = kWarpThreads;
+  while (launch.threads_x < norm_device::kStatisticsMaxThreads &&
+         launch.threads_x * kElementsPerThread < hidden_size) {
+    launch.threads_x *= 2;
+  }
+  constexpr int kBlocksPerSm = 32;
+  launch.blocks_x =
+      std::min<int64_t>(rows, int64_t{device.sm_count} * kWaves *
+                                  std::min(kBlocksPerSm, kThreadsPerSm / launch.threads_x));
+  return launch;
+}
+
+}  // namespace norm::internal

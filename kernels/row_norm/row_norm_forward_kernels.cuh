@@ -1,0 +1,61 @@
+// The row-norm forward kernels of one ElementPair, by method.
+#pragma once
+
+#include "row_norm/row_norm_forward.cuh"
+#include "row_norm/row_norm_forward_streaming.cuh"
+
+namespace norm_device {
+
+template <RowLaunchKind kLaunch, typename Pair, RowKind kKind, bool kWide>
+struct RowForwardMethods {
+  using X = typename Pair::Activation;
+  static constexpr int kBytes = static_cast<int>(sizeof(StorageOf<X>));
+
+  template <RowMethod kMethod, typename Owner>
+  static const void* Held() {
+    constexpr int kElements = HeldRowElements(kMethod, kBytes, kWide);
+    constexpr int kV = kWide ? kWideElements<X> : NarrowRowAccess(kMethod, kBytes);
+    return reinterpret_cast<const void*>(
+        &RowForwardHeld<kLaunch, Pair, kKind, kV, kElements, Owner>);
+  }
+
+  static const void* Select(RowMethod method) {
+    switch (method) {
+      case RowMethod::kLanes4:
+        return Held<RowMethod::kLanes4, LaneRow<4>>();
+      case RowMethod::kLanes8:
+        return Held<RowMethod::kLanes8, LaneRow<8>>();
+      case RowMethod::kLanes16:
+        return Held<RowMethod::kLanes16, LaneRow<16>>();
+      case RowMethod::kBlock:
+        return Held<RowMethod::kBlock, BlockOwner>();
+      case RowMethod::kBlockLong:
+        return Held<RowMethod::kBlockLong, BlockOwner>();
+      case RowMethod::kCluster:
+        return Held<RowMethod::kCluster, ClusterOwner>();
+      case RowMethod::kStreaming:
+        return reinterpret_cast<const void*>(&RowForwardStreaming < kLaunch, Pair, kKind,
+                                             kWide ? kWideElements<X> : 1 >);
+    }
+    return nullptr;
+  }
+};
+
+template <RowLaunchKind kLaunch, typename Pair>
+const void* SelectRowForward(RowKind kind, RowMethod method, bool wide) {
+  if (kind == RowKind::kRms) {
+    return wide ? RowForwardMethods<kLaunch, Pair, RowKind::kRms, true>::Select(method)
+                : RowForwardMethods<kLaunch, Pair, RowKind::kRms, false>::Select(method);
+  }
+  return wide ? RowForwardMethods<kLaunch, Pair, RowKind::kLayer, true>::Select(method)
+              : RowForwardMethods<kLaunch, Pair, RowKind::kLayer, false>::Select(method);
+}
+
+template <typename Pair>
+const void* RowForwardKernel(RowLaunchKind launch, RowKind kind, RowMethod method, bool wide) {
+  return launch == RowLaunchKind::kSingle
+             ? SelectRowForward<RowLaunchKind::kSingle, Pair>(kind, method, wide)
+             : SelectRowForward<RowLaunchKind::kSegments, Pair>(kind, method, wide);
+}
+
+}  // namespace norm_device

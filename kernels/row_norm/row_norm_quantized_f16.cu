@@ -1,0 +1,9 @@
+// Kernels of quantized row norms for f16 activations.
+#include "row_norm/row_norm_quantized.cuh"
+
+namespace norm_device {
+
+template const void* QuantizedRowKernel<ElementPair<F16, F16>>(RowKind, QuantizedRowMethod);
+template const void* QuantizedRowKernel<ElementPair<F16, F32>>(RowKind, QuantizedRowMethod);
+
+}  // namespace norm_device

@@ -1,0 +1,169 @@
+// Backward launch configurations are pure functions of op, hidden size, dtypes and device. No device
+// needed.
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "row_norm/row_norm_backward_tuning.h"
+
+namespace norm::internal {
+namespace {
+
+using norm_device::RowBackwardMethod;
+using norm_device::RowKind;
+
+constexpr DeviceTraits kHopper = {132, 90, 227 << 10, 50 << 20};
+constexpr DeviceTraits kAmpere = {108, 80, 163 << 10, 40 << 20};
+constexpr DeviceTraits kSmallAmpere = {84, 86, 99 << 10, 6 << 20};
+constexpr DeviceTraits kTuring = {40, 75, 64 << 10, 4 << 20};
+constexpr DeviceTraits kDevices[] = {kHopper, kAmpere, kSmallAmpere, kTuring};
+constexpr DType kDTypes[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kF64};
+constexpr RowKind kKinds[] = {RowKind::kRms, RowKind::kLayer};
+
+/// Every size to 1100, then about one in a hundred, with all sizes around powers of two.
+std::vector<int64_t> HiddenSizes() {
+  std::vector<int64_t> sizes;
+  for (int64_t size = 1; size <= 1100; ++size) sizes.push_back(size);
+  for (int64_t size = 1101; size <= 300000; size += 97) sizes.push_back(size);
+  for (int64_t power = 2048; power <= 262144; power *= 2) {
+    for (int64_t off : {-8, -4, -1, 0, 1, 4, 8}) sizes.push_back(power + off);
+  }
+  sizes.push_back(int64_t{1} << 31);
+  return sizes;
+}
+
+class RowBackwardTuningTest : public ::testing::TestWithParam<DeviceTraits> {
+ protected:
+  template <typename Check>
+  void ForEachPlan(Check&& check) const {
+    for (RowKind kind : kKinds) {
+      for (DType dtype : kDTypes) {
+        for (int ring_tensors : {2, 3}) {
+          for (int64_t hidden_size : HiddenSizes()) {
+            SCOPED_TRACE(testing::Message()
+                         << (kind == RowKind::kRms ? "rms " : "layer ") << DTypeName(dtype) << " "
+                         << hidden_size << ", " << ring_tensors << " tensors");
+            check(PlanRowBackward(kind, hidden_size, dtype, ring_tensors, GetParam()), hidden_size,
+                  dtype, kind);
+            if (::testing::Test::HasFailure()) return;
+          }
+        }
+      }
+    }
+  }
+};
+
+/// Columns that the plan's threads hold.
+int64_t HeldColumns(const RowBackwardPlan& plan, DType dtype) {
+  const int64_t granule = plan.wide ? 16 / static_cast<int64_t>(DTypeSize(dtype)) : 1;
+  switch (plan.method) {
+    case RowBackwardMethod::kTiles:
+      return plan.lanes * plan.granules * granule;
+    case RowBackwardMethod::kBlock:
+    case RowBackwardMethod::kCluster:
+      return std::min<int64_t>(plan.columns, plan.threads * plan.granules * granule) *
+             plan.cluster_blocks;
+    case RowBackwardMethod::kCarefulWarp:
+      return 32 * norm_device::kCarefulElements;
+    case RowBackwardMethod::kCarefulBlock:
+      return int64_t{plan.threads} * norm_device::kCarefulElements;
+    case RowBackwardMethod::kStreaming:
+      break;
+  }
+  return INT64_MAX;
+}
+
+TEST_P(RowBackwardTuningTest, EveryRowFitsItsThreads) {
+  ForEachPlan([&](const RowBackwardPlan& plan, int64_t hidden_size, DType dtype, RowKind) {
+    EXPECT_GE(HeldColumns(plan, dtype), hidden_size);
+    EXPECT_EQ(plan.threads % 32, 0);
+    EXPECT_GT(plan.threads, 0);
+    EXPECT_LE(plan.threads, 512);
+    EXPECT_GE(plan.max_row_blocks, 1);
+    EXPECT_EQ(plan.wide, hidden_size * static_cast<int64_t>(DTypeSize(dtype)) % 16 == 0);
+    EXPECT_EQ(plan.UsesRing(), plan.method <= RowBackwardMethod::kCluster);
+  });
+}
+
+TEST_P(RowBackwardTuningTest, RingsKeepTheDevicesLimits) {
+  ForEachPlan([&](const RowBackwardPlan& plan, int64_t hidden_size, DType dtype, RowKind kind) {
+    if (!plan.UsesRing()) return;
+    EXPECT_LE(plan.shared_bytes, GetParam().max_shared_bytes);
+    EXPECT_GE(plan.stages, 1);
+    EXPECT_LE(plan.stages, 8);
+    EXPECT_EQ(plan.tensor_bytes % 16, 0);
+    const auto element_bytes = static_cast<int64_t>(DTypeSize(dtype));
+    EXPECT_GE(plan.tensor_bytes, std::max(1, plan.tile_rows) * plan.columns * element_bytes + 15);
+    EXPECT_LE(plan.column_totals_offset, plan.shared_bytes);
+    if (plan.method == RowBackwardMethod::kTiles) {
+      EXPECT_EQ(plan.tile_rows % (2 * (32 / plan.lanes)), 0);
+      EXPECT_LE(plan.tile_rows, 32);
+      return;
+    }
+    EXPECT_EQ(plan.column_totals_offset % 16, 0);
+    EXPECT_EQ(plan.careful_offset % 8, 0);
+    const int warps = plan.threads / 32;
+    EXPECT_GE(plan.careful_offset - plan.exchange_offset,
+              norm_device::ExchangeFloats(kind, warps * plan.cluster_blocks) * 4);
+    EXPECT_GE(plan.shared_bytes - plan.careful_offset, norm_device::CarefulDoubles(warps) * 8);
+    EXPECT_EQ(plan.cluster_blocks > 1, plan.method == RowBackwardMethod::kCluster);
+    EXPECT_LT(int64_t{plan.columns} * (plan.cluster_blocks - 1), hidden_size + plan.columns);
+    if (plan.method == RowBackwardMethod::kCluster) {
+      EXPECT_TRUE(GetParam().HasClusters());
+      EXPECT_LE(plan.cluster_blocks, 16);
+    }
+    EXPECT_LE(plan.pipelined, GetParam().HasClusters());
+  });
+}
+
+TEST_P(RowBackwardTuningTest, RowsDecideOnlyHowManyBlocksAreLaunched) {
+  ForEachPlan([&](const RowBackwardPlan& plan, int64_t, DType, RowKind) {
+    for (int64_t rows : {int64_t{1}, int64_t{2}, int64_t{65}, int64_t{70000}, int64_t{1} << 33}) {
+      const RowBackwardLaunch launch = LaunchRowBackward(plan, rows);
+      EXPECT_EQ(launch.config.blocks_x, launch.row_blocks * plan.cluster_blocks);
+      EXPECT_LE(launch.row_blocks, plan.max_row_blocks);
+      EXPECT_LE(launch.config.blocks_x, kMaxBlocksX);
+      EXPECT_EQ(launch.config.threads_x, plan.threads);
+      EXPECT_EQ(launch.config.dynamic_shared_bytes, plan.shared_bytes);
+      if (!plan.UsesRing()) continue;
+      EXPECT_LE(launch.partial_stages, plan.max_partial_stages);
+      EXPECT_GE(
+          launch.row_blocks * launch.block_partials * launch.partial_stages * plan.rows_per_block,
+          rows);
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, RowBackwardTuningTest, ::testing::ValuesIn(kDevices),
+                         [](const auto& named) {
+                           return "sm_" + std::to_string(named.param.compute_capability);
+                         });
+
+TEST(RowBackwardMethodTest, ChangesAtTheDocumentedSizes) {
+  const auto method = [](int64_t hidden_size, DType dtype, const DeviceTraits& device = kHopper) {
+    return PlanRowBackward(RowKind::kLayer, hidden_size, dtype, 2, device).method;
+  };
+  EXPECT_EQ(method(512, DType::kF32), RowBackwardMethod::kTiles);
+  EXPECT_EQ(method(513, DType::kF32), RowBackwardMethod::kBlock);
+  EXPECT_EQ(method(4096, DType::kBF16), RowBackwardMethod::kBlock);
+  EXPECT_EQ(method(65536, DType::kF32), RowBackwardMethod::kCluster);
+  EXPECT_EQ(method(262144, DType::kF32), RowBackwardMethod::kStreaming);
+  EXPECT_EQ(method(65536, DType::kBF16, kAmpere), RowBackwardMethod::kStreaming);
+  EXPECT_EQ(method(256, DType::kF64), RowBackwardMethod::kCarefulWarp);
+  EXPECT_EQ(method(257, DType::kF64), RowBackwardMethod::kCarefulBlock);
+  EXPECT_EQ(method(4097, DType::kF64), RowBackwardMethod::kStreaming);
+}
+
+TEST(ColumnTuningTest, StripsCoverEveryRow) {
+  for (int64_t rows : {int64_t{1}, int64_t{63}, int64_t{65}, int64_t{70000}, int64_t{1} << 33}) {
+    for (int64_t hidden_size : {int64_t{8193}, int64_t{65536}, int64_t{1} << 20}) {
+      const ColumnPlan plan = PlanColumns(rows, hidden_size, DType::kF32, kHopper);
+      EXPECT_GE(plan.launch.blocks_y * plan.rows_per_strip, rows);
+      EXPECT_LT((plan.launch.blocks_y - 1) * plan.rows_per_strip, rows);
+      EXPECT_LE(plan.launch.blocks_y, kMaxBlocksY);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace norm::internal
