@@ -74,7 +74,9 @@ __global__ void __launch_bounds__(Op::kFoldedTraits.threads + kRingHelperThreads
 
   const uint32_t granule_stride = active * kRingGranuleBytes;
   const uint32_t step_bytes = granule_stride * kUnroll * kTensors;
-  const uint32_t ring_begin = SharedAddress(ring) + thread * kRingGranuleBytes;
+  // Threads without a column read the first one's slots, to no effect.
+  const uint32_t ring_begin =
+      SharedAddress(ring) + (thread < active ? thread : 0) * kRingGranuleBytes;
   const uint32_t ring_end = ring_begin + shape.ring_steps * step_bytes;
   const auto next_slot = [&](uint32_t slot) {
     return slot + step_bytes == ring_end ? ring_begin : slot + step_bytes;
@@ -176,16 +178,15 @@ __global__ void __launch_bounds__(Op::kFoldedTraits.threads + kRingHelperThreads
         next_centres[1] = centre_of(sum_item, second_channel);
       }
     }
+    // Slots without a copy hold something, too: it is not added.
     uint4 raw[kTensors][kUnroll];
     int inside = 0;
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
-      if (sum_step + u * rows + row < sum_images) {
-        ++inside;
+      inside += sum_step + u * rows + row < sum_images ? 1 : 0;
 #pragma unroll
-        for (int t = 0; t < kTensors; ++t) {
-          raw[t][u] = LoadShared(sum_slot + (t * kUnroll + u) * granule_stride);
-        }
+      for (int t = 0; t < kTensors; ++t) {
+        raw[t][u] = LoadShared(sum_slot + (t * kUnroll + u) * granule_stride);
       }
     }
     sums.Add(raw, inside, sum_slot);
@@ -248,9 +249,7 @@ __global__ void __launch_bounds__(Op::kFoldedTraits.threads + kRingHelperThreads
     for (int u = 0; u < kUnroll; ++u) {
 #pragma unroll
       for (int t = 0; t < kTensors; ++t) {
-        if (thread < active) {
-          raw[t][u] = LoadShared(store_slot + (t * kUnroll + u) * granule_stride);
-        }
+        raw[t][u] = LoadShared(store_slot + (t * kUnroll + u) * granule_stride);
       }
     }
     uint4 words[kUnroll];
