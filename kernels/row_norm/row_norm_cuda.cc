@@ -1,6 +1,7 @@
 #include "row_norm/row_norm_cuda.h"
 
 #include <algorithm>
+#include <initializer_list>
 #include <type_traits>
 
 #include "dispatch/dtype_dispatch.h"
@@ -169,12 +170,19 @@ Status RowNormForwardSegmentsCuda(std::span<const Args> segments, StreamHandle s
   const Result<DeviceTraits> device = CurrentDeviceTraits();
   NORM_RETURN_IF_ERROR(device.status());
   const RowNormForwardArgs first = ToRowNorm(segments[0]);
-  const RowForwardPlan plan =
-      PlanRowForward(first.hidden_size, first.dtype, device.value(),
-                     first.output_format != OutputFormat::kSameAsInput);
-  SegmentBatch batch(first, plan, stream);
-  for (const Args& segment : segments) NORM_RETURN_IF_ERROR(batch.Add(ToRowNorm(segment)));
-  return batch.Flush();
+  // Plain and quantized segments may have different plans.
+  for (const bool quantizes : {false, true}) {
+    const RowForwardPlan plan =
+        PlanRowForward(first.hidden_size, first.dtype, device.value(), quantizes);
+    SegmentBatch batch(first, plan, stream);
+    for (const Args& segment : segments) {
+      if ((segment.output_format != OutputFormat::kSameAsInput) == quantizes) {
+        NORM_RETURN_IF_ERROR(batch.Add(ToRowNorm(segment)));
+      }
+    }
+    NORM_RETURN_IF_ERROR(batch.Flush());
+  }
+  return Status();
 }
 
 template Status RowNormForwardSegmentsCuda(std::span<const RmsNormForwardArgs>, StreamHandle);
