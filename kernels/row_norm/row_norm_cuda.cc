@@ -164,7 +164,7 @@ size_t RowNormForwardCudaWorkspaceBytes(const RowNormForwardArgs& args) {
 
 template <typename Args>
 Status RowNormForwardSegmentsCuda(std::span<const Args> segments, StreamHandle stream) {
-  NORM_RETURN_IF_ERROR(ValidateForwardSegments(segments));
+  NORM_RETURN_IF_ERROR(ValidateRowSegments(segments));
   if (segments.empty()) return Status();
   const Result<DeviceTraits> device = CurrentDeviceTraits();
   NORM_RETURN_IF_ERROR(device.status());
