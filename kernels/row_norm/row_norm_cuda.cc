@@ -170,19 +170,19 @@ Status RowNormForwardSegmentsCuda(std::span<const Args> segments, StreamHandle s
   const Result<DeviceTraits> device = CurrentDeviceTraits();
   NORM_RETURN_IF_ERROR(device.status());
   const RowNormForwardArgs first = ToRowNorm(segments[0]);
-  // Plain and quantized segments may have different plans.
-  for (const bool quantizes : {false, true}) {
-    const RowForwardPlan plan =
-        PlanRowForward(first.hidden_size, first.dtype, device.value(), quantizes);
-    SegmentBatch batch(first, plan, stream);
-    for (const Args& segment : segments) {
-      if ((segment.output_format != OutputFormat::kSameAsInput) == quantizes) {
-        NORM_RETURN_IF_ERROR(batch.Add(ToRowNorm(segment)));
-      }
-    }
-    NORM_RETURN_IF_ERROR(batch.Flush());
+  // Each segment takes the kernel that it takes alone.
+  const auto plan = [&](bool quantizes) {
+    return PlanRowForward(first.hidden_size, first.dtype, device.value(), quantizes);
+  };
+  SegmentBatch same_type(first, plan(false), stream);
+  SegmentBatch quantized(first, plan(true), stream);
+  for (const Args& segment : segments) {
+    const RowNormForwardArgs args = ToRowNorm(segment);
+    const bool quantizes = args.output_format != OutputFormat::kSameAsInput;
+    NORM_RETURN_IF_ERROR((quantizes ? quantized : same_type).Add(args));
   }
-  return Status();
+  NORM_RETURN_IF_ERROR(same_type.Flush());
+  return quantized.Flush();
 }
 
 template Status RowNormForwardSegmentsCuda(std::span<const RmsNormForwardArgs>, StreamHandle);
