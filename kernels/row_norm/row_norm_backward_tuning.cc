@@ -173,6 +173,15 @@ RowBackwardPlan PlanRowBackward(RowKind kind, int64_t hidden_size, DType dtype, 
   if (dtype != DType::kF64) {
     plan.wide = row.wide;
     if (PlanTiles(row, plan)) return plan;
+    // Blocks of a little over half the threads that fit leave the rest unused; halves of them do not.
+    constexpr int64_t kFewThreads = 352;
+    constexpr int kHalvesPerSm = 3;
+    if (device.HasClusters() && row.wide && PlanBlocks(row, 1, 1, true, plan) &&
+        plan.threads > kRingThreadsPerSm / 2 && plan.threads <= kFewThreads) {
+      plan = {};
+      plan.wide = true;
+      if (PlanBlocks(row, 2, kHalvesPerSm, true, plan)) return plan;
+    }
     for (int cluster_blocks = 1; cluster_blocks <= (device.HasClusters() ? kMaxClusterBlocks : 1);
          cluster_blocks *= 2) {
       for (bool relaxed : {true, false}) {
