@@ -1,5 +1,5 @@
-// Segments backward: many row-norm requests in one call, each with the bits it has alone, gradients of
-// weight and bias included.
+// Segments backward: many row-norm requests in one call, each with the bits it has alone, gradients
+// of weight and bias included.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
