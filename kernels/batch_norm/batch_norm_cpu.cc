@@ -302,8 +302,8 @@ Status BatchNormBackward(const BatchNormBackwardArgs& args, Workspace workspace,
   return Status();
 }
 
-Status BatchNormForwardSegments(std::span<const BatchNormForwardArgs> segments,
-                                Workspace workspace, ThreadPool& threads) {
+Status BatchNormForwardSegments(std::span<const BatchNormForwardArgs> segments, Workspace workspace,
+                                ThreadPool& threads) {
   NORM_RETURN_IF_ERROR(ValidateSegments(segments));
   for (const BatchNormForwardArgs& args : segments) {
     NORM_RETURN_IF_ERROR(BatchNormForward(args, workspace, threads));

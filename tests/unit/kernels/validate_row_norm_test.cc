@@ -235,7 +235,8 @@ TEST_F(ValidateRowNormTest, RefusesStaticScalesOutOfRangeOrWithoutUse) {
   }
   rms_.y_scale = 2.0F;
   rms_.output_format = OutputFormat::kSameAsInput;
-  ExpectInvalid(Validate(rms_), "y_scale 2 is given, but output_format is same_as_input, not f8e4m3");
+  ExpectInvalid(Validate(rms_),
+                "y_scale 2 is given, but output_format is same_as_input, not f8e4m3");
   rms_.output_format = OutputFormat::kInt8PerRow;
   rms_.row_scale = memory_.At(7);
   ExpectInvalid(Validate(rms_), "y_scale 2 is given, but output_format is int8_per_row");

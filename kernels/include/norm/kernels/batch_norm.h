@@ -116,8 +116,8 @@ size_t BatchNormForwardWorkspaceBytes(const BatchNormForwardArgs& args);
 /// Errors:       kInvalidArgument with the index of the first segment that Validate refuses or that
 ///               differs from the first; nothing is enqueued then
 /// Math, Limits, Ownership, Stream, Threads: as BatchNormForward
-Status BatchNormForwardSegments(std::span<const BatchNormForwardArgs> segments,
-                                Workspace workspace, StreamHandle stream);
+Status BatchNormForwardSegments(std::span<const BatchNormForwardArgs> segments, Workspace workspace,
+                                StreamHandle stream);
 size_t BatchNormForwardSegmentsWorkspaceBytes(std::span<const BatchNormForwardArgs> segments);
 
 /// Gradients of BatchNormForward in either mode.
@@ -153,8 +153,8 @@ size_t BatchNormForwardWorkspaceBytes(const BatchNormForwardArgs& args);
 Status BatchNormBackward(const BatchNormBackwardArgs& args, Workspace workspace,
                          ThreadPool& threads);
 size_t BatchNormBackwardWorkspaceBytes(const BatchNormBackwardArgs& args);
-Status BatchNormForwardSegments(std::span<const BatchNormForwardArgs> segments,
-                                Workspace workspace, ThreadPool& threads);
+Status BatchNormForwardSegments(std::span<const BatchNormForwardArgs> segments, Workspace workspace,
+                                ThreadPool& threads);
 size_t BatchNormForwardSegmentsWorkspaceBytes(std::span<const BatchNormForwardArgs> segments);
 Status BatchNormBackwardSegments(std::span<const BatchNormBackwardArgs> segments,
                                  Workspace workspace, ThreadPool& threads);
