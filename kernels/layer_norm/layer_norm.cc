@@ -14,7 +14,11 @@ Status Validate(const LayerNormBackwardArgs& args) {
 }
 
 Status ValidateSegments(std::span<const LayerNormForwardArgs> segments) {
-  return internal::ValidateForwardSegments(segments);
+  return internal::ValidateRowSegments(segments);
+}
+
+Status ValidateSegments(std::span<const LayerNormBackwardArgs> segments) {
+  return internal::ValidateRowSegments(segments);
 }
 
 namespace cpu {
@@ -42,6 +46,15 @@ Status LayerNormBackward(const LayerNormBackwardArgs& args, Workspace workspace,
 
 size_t LayerNormBackwardWorkspaceBytes(const LayerNormBackwardArgs& args) {
   return internal::RowNormBackwardCpuWorkspaceBytes(internal::ToRowNorm(args));
+}
+
+Status LayerNormBackwardSegments(std::span<const LayerNormBackwardArgs> segments,
+                                 Workspace workspace, ThreadPool& threads) {
+  return internal::RowNormBackwardSegmentsCpu(segments, workspace, threads);
+}
+
+size_t LayerNormBackwardSegmentsWorkspaceBytes(std::span<const LayerNormBackwardArgs> segments) {
+  return internal::RowNormBackwardSegmentsCpuWorkspaceBytes(segments);
 }
 
 }  // namespace cpu

@@ -1,4 +1,5 @@
 #include "norm/kernels/layer_norm.h"
+#include "row_norm/row_norm_backward_cuda.h"
 #include "row_norm/row_norm_cuda.h"
 
 namespace norm {
@@ -28,6 +29,16 @@ Status LayerNormBackward(const LayerNormBackwardArgs& args, Workspace workspace,
 
 size_t LayerNormBackwardWorkspaceBytes(const LayerNormBackwardArgs& args) {
   return internal::RowNormBackwardCudaWorkspaceBytes(internal::ToRowNorm(args));
+}
+
+Status LayerNormBackwardSegments(std::span<const LayerNormBackwardArgs> segments,
+                                 Workspace workspace, StreamHandle stream) {
+  NORM_RETURN_IF_ERROR(ValidateSegments(segments));
+  return internal::RowNormBackwardSegmentsCuda(internal::ToRowNormAll(segments), workspace, stream);
+}
+
+size_t LayerNormBackwardSegmentsWorkspaceBytes(std::span<const LayerNormBackwardArgs> segments) {
+  return internal::RowNormBackwardSegmentsCudaWorkspaceBytes(internal::ToRowNormAll(segments));
 }
 
 }  // namespace norm

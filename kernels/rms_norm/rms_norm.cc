@@ -14,7 +14,11 @@ Status Validate(const RmsNormBackwardArgs& args) {
 }
 
 Status ValidateSegments(std::span<const RmsNormForwardArgs> segments) {
-  return internal::ValidateForwardSegments(segments);
+  return internal::ValidateRowSegments(segments);
+}
+
+Status ValidateSegments(std::span<const RmsNormBackwardArgs> segments) {
+  return internal::ValidateRowSegments(segments);
 }
 
 namespace cpu {
@@ -40,6 +44,15 @@ Status RmsNormBackward(const RmsNormBackwardArgs& args, Workspace workspace, Thr
 
 size_t RmsNormBackwardWorkspaceBytes(const RmsNormBackwardArgs& args) {
   return internal::RowNormBackwardCpuWorkspaceBytes(internal::ToRowNorm(args));
+}
+
+Status RmsNormBackwardSegments(std::span<const RmsNormBackwardArgs> segments, Workspace workspace,
+                               ThreadPool& threads) {
+  return internal::RowNormBackwardSegmentsCpu(segments, workspace, threads);
+}
+
+size_t RmsNormBackwardSegmentsWorkspaceBytes(std::span<const RmsNormBackwardArgs> segments) {
+  return internal::RowNormBackwardSegmentsCpuWorkspaceBytes(segments);
 }
 
 }  // namespace cpu

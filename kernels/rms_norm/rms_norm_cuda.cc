@@ -1,4 +1,5 @@
 #include "norm/kernels/rms_norm.h"
+#include "row_norm/row_norm_backward_cuda.h"
 #include "row_norm/row_norm_cuda.h"
 
 namespace norm {
@@ -26,6 +27,16 @@ Status RmsNormBackward(const RmsNormBackwardArgs& args, Workspace workspace, Str
 
 size_t RmsNormBackwardWorkspaceBytes(const RmsNormBackwardArgs& args) {
   return internal::RowNormBackwardCudaWorkspaceBytes(internal::ToRowNorm(args));
+}
+
+Status RmsNormBackwardSegments(std::span<const RmsNormBackwardArgs> segments, Workspace workspace,
+                               StreamHandle stream) {
+  NORM_RETURN_IF_ERROR(ValidateSegments(segments));
+  return internal::RowNormBackwardSegmentsCuda(internal::ToRowNormAll(segments), workspace, stream);
+}
+
+size_t RmsNormBackwardSegmentsWorkspaceBytes(std::span<const RmsNormBackwardArgs> segments) {
+  return internal::RowNormBackwardSegmentsCudaWorkspaceBytes(internal::ToRowNormAll(segments));
 }
 
 }  // namespace norm

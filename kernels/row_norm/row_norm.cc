@@ -56,8 +56,10 @@ Status CheckOutputFormat(const RowNormForwardArgs& args) {
 
 }  // namespace
 
-Status CheckSegment(const RowNormForwardArgs& first, const RowNormForwardArgs& other,
-                    size_t index) {
+namespace {
+
+template <typename Args>
+Status CheckRowSegment(const Args& first, const Args& other, size_t index) {
   const Status status = Validate(other);
   if (!status.ok()) return InvalidArgument("segment %zu: %s", index, status.message().c_str());
   if (other.hidden_size != first.hidden_size) {
@@ -74,6 +76,18 @@ Status CheckSegment(const RowNormForwardArgs& first, const RowNormForwardArgs& o
                            DTypeName(other.weight_dtype), DTypeName(first.weight_dtype));
   }
   return Status();
+}
+
+}  // namespace
+
+Status CheckSegment(const RowNormForwardArgs& first, const RowNormForwardArgs& other,
+                    size_t index) {
+  return CheckRowSegment(first, other, index);
+}
+
+Status CheckSegment(const RowNormBackwardArgs& first, const RowNormBackwardArgs& other,
+                    size_t index) {
+  return CheckRowSegment(first, other, index);
 }
 
 RowNormForwardArgs ToRowNorm(const RmsNormForwardArgs& args) {

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "norm/kernels/layer_norm.h"
 #include "norm/kernels/rms_norm.h"
@@ -68,14 +69,23 @@ Status Validate(const RowNormBackwardArgs& args);
 
 /// Whether `other` can share a launch with `first`: named by `index`, its place among the segments.
 Status CheckSegment(const RowNormForwardArgs& first, const RowNormForwardArgs& other, size_t index);
+Status CheckSegment(const RowNormBackwardArgs& first, const RowNormBackwardArgs& other,
+                    size_t index);
 
 /// Every check of the ValidateSegments functions of the row ops.
 template <typename Args>
-Status ValidateForwardSegments(std::span<const Args> segments) {
+Status ValidateRowSegments(std::span<const Args> segments) {
   for (size_t i = 0; i < segments.size(); ++i) {
     NORM_RETURN_IF_ERROR(CheckSegment(ToRowNorm(segments[0]), ToRowNorm(segments[i]), i));
   }
   return Status();
+}
+
+template <typename Args>
+std::vector<RowNormBackwardArgs> ToRowNormAll(std::span<const Args> segments) {
+  std::vector<RowNormBackwardArgs> all;
+  for (const Args& segment : segments) all.push_back(ToRowNorm(segment));
+  return all;
 }
 
 }  // namespace norm::internal

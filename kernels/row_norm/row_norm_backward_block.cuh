@@ -1,8 +1,8 @@
-// Row backward for rows owned by one block, or by the blocks of a cluster with a part of the columns
-// each. Persistent; rows come through the ring. The warps' sums of a row meet in shared memory, in that
-// of every block of the cluster. Pipelined (sm_90): while they do, a warp makes the second pass over the
-// row before and the first over the row after, so that warps wait for each other only where they are a
-// row apart. Else: one barrier a row, which is kept in registers between its passes.
+// Row backward for rows owned by one block, or by the blocks of a cluster with a part of the
+// columns each. Persistent; rows come through the ring. The warps' sums of a row meet in shared
+// memory, in that of every block of the cluster. Pipelined (sm_90): while they do, a warp makes the
+// second pass over the row before and the first over the row after, and waits only for warps a row
+// behind. Else: one barrier a row, which is kept in registers between its passes.
 #pragma once
 
 #include <cstdint>

@@ -1,9 +1,9 @@
 // Row backward where the ring kernels do not go: f64, and rows longer than a cluster holds.
-// Register kernels (f64), persistent: x and dy read once; dweight and dbias of this thread's columns
-// add up in registers over the rows of the block and leave as one f64 partial row per block. Streaming
-// kernels: x and dy are read again from cache in each pass, and mean and rstd are left for the column
-// kernel, which reads x and dy once more. One reduction a row when statistics are given (RMSNorm 1 sum;
-// LayerNorm 3: g * d, g, x), else those of forward before it.
+// Register kernels (f64), persistent: x and dy read once; dweight and dbias of this thread's
+// columns add up in registers over the rows of the block and leave as one f64 partial row per
+// block. Streaming kernels: x and dy are read again from cache in each pass, and mean and rstd are
+// left for the column kernel, which reads x and dy once more. One reduction a row when statistics
+// are given (RMSNorm 1 sum; LayerNorm 3: g * d, g, x), else those of forward before it.
 #pragma once
 
 #include <cstdint>

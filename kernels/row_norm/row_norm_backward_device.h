@@ -53,7 +53,7 @@ struct CarefulBackwardParams {
   bool aligned;
 };
 
-/// The ring kernels (f32, f16, bf16 with given statistics): x, dy and dresidual_sum come through shared memory.
+/// Ring kernels (f32, f16, bf16, given statistics): tensors of rows come through shared memory.
 struct RingBackwardParams {
   const void* tensors[3];  // x, dy, dresidual_sum
   int64_t tensor_size;     // bytes of each
@@ -94,8 +94,8 @@ constexpr int ExchangeFloats(RowKind kind, int all_warps) {
 }
 constexpr int CarefulDoubles(int block_warps) { return 3 * block_warps; }
 
-/// Rows whose terms are added up in a plain f32 register: each addition rounds by at most 2^-24 of the
-/// sum.
+/// Rows whose terms are added up in a plain f32 register: each addition rounds by at most 2^-24 of
+/// the sum.
 inline constexpr int kPlainSumRows = 32;
 
 /// The column kernel: dweight and dbias partials of strips of rows, for rows too long for
@@ -147,15 +147,15 @@ inline constexpr int kTileThreads = 256;       // of a block of the warp kernel
 inline constexpr int kMaxRingThreads = 512;    // of a block that owns a row, or a part of it
 inline constexpr int kRingThreadsPerSm = 512;  // what about 128 registers a thread leave room for
 
-/// Granules of a thread of the block kernel: 16 elements; 8 where they are single and many threads are
-/// better than few.
+/// Granules of a thread of the block kernel: 16 elements; 8 where they are single and many threads
+/// are better than few.
 constexpr int BlockGranules(int bytes_per_element, bool wide, int64_t columns) {
   constexpr int64_t kFewColumns = 1024;
   if (wide) return bytes_per_element;
   return bytes_per_element == 4 && columns <= kFewColumns ? 8 : 16;
 }
-/// Stages of the pipelined block kernel with which its warps need no barrier: two rows at work, one done
-/// with, two under way.
+/// Stages of the pipelined block kernel with which its warps need no barrier: two rows at work, one
+/// done with, two under way.
 inline constexpr int kRelaxedStages = 5;
 
 /// Blocks of the warp kernel that a multiprocessor's registers hold at once.

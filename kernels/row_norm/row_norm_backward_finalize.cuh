@@ -11,8 +11,8 @@
 
 namespace norm_device {
 
-/// A block owns kFinalizeThreadsX columns of one gradient; row y of its threads adds up partial rows
-/// y, y + kFinalizeThreadsY, ...
+/// A block owns kFinalizeThreadsX columns of one gradient; row y of its threads adds up partial
+/// rows y, y + kFinalizeThreadsY, ...
 template <typename W, typename Partial, typename Launch>
 __global__ void __launch_bounds__(kFinalizeThreadsX* kFinalizeThreadsY)
     FinalizeSums(const __grid_constant__ Launch launch) {

@@ -1,8 +1,8 @@
 // Rows of several tensors on their way through shared memory: a ring of stages, each holding the
 // same chunk of every tensor, filled ahead of its use. sm_90 and later: bulk copies by one thread,
-// completing on an mbarrier. sm_80: 16-byte asynchronous copies by all threads. Before: plain copies.
-// A chunk is copied as the aligned 16-byte pieces that cover it, so it may start anywhere; pieces that
-// reach past a tensor's ends are replaced by single elements (FillEdges).
+// completing on an mbarrier. sm_80: 16-byte asynchronous copies by all threads. Before: plain
+// copies. A chunk is copied as the aligned 16-byte pieces that cover it, so it may start anywhere;
+// pieces that reach past a tensor's ends are replaced by single elements (FillEdges).
 #pragma once
 
 #include <cuda_runtime.h>
@@ -172,9 +172,9 @@ struct Ring {
     StageBarrier::FenceInit();
   }
 
-  /// Starts to fill a stage that nobody reads any more; `fill_values(stage)`, one thread's, copies more
-  /// along with it. Called by all threads of the group. On sm_90 each tensor is the work of a thread of its
-  /// own, of a warp of its own where there are enough: the others wait for the slowest.
+  /// Starts to fill a stage that nobody reads any more; `fill_values(stage)`, one thread's, copies
+  /// more along with it. Called by all threads of the group. sm_90: each tensor is the work of a
+  /// thread of its own, in a warp of its own where there are enough.
   template <bool kAligned, typename FillValues>
   __device__ void Fill(int stage, const RingChunk& chunk, int thread, int group_threads,
                        FillValues&& fill_values) const {

@@ -1,8 +1,8 @@
-// What the ring kernels of row backward do with the elements of one thread.
-// A row takes two passes over shared memory. First: sums of g * d and g, where g = dy * weight and d
-// is x less the given mean; where the mean is large against the spread also the sum of d, which
-// tells what rounding left of the mean. Second, from the totals: dx, and the terms of dweight and
-// dbias into plain f32 registers, which the kernels empty every few rows.
+// What the ring kernels of row backward do with the elements of one thread. A row takes two passes
+// over shared memory. First: sums of g * d and g, where g = dy * weight and d is x less the given
+// mean; where the mean is large against the spread also the sum of d, which tells what rounding
+// left of the mean. Second, from the totals: dx, and the terms of dweight and dbias into plain f32
+// registers, which the kernels empty every few rows.
 #pragma once
 
 #include <cstdint>
@@ -156,8 +156,8 @@ struct ColumnMap {
 };
 
 /// Both passes in f64, for a row whose sums or coefficients f32 does not hold. Rare, so it goes
-/// element by element. Calls add_terms(element, dweight, dbias) with this thread's terms. Reached by
-/// all threads that share the row; `group` adds their values up.
+/// element by element. Calls add_terms(element, dweight, dbias) with this thread's terms. Reached
+/// by all threads that share the row; `group` adds their values up.
 template <typename X, RowKind kKind, int V, int kElements, typename Group, typename AddTerms>
 __device__ void CarefulRow(const RingBackwardParams& p, const RowPlace& place,
                            const GivenStats& stats, const Group& group, const ColumnMap& map,

@@ -1,6 +1,6 @@
 // Row backward for short rows: `lanes` lanes of a warp own a row, a warp takes tiles of consecutive
-// rows through a ring of its own, two rows of a lane group at a time. No barrier of the block until the
-// sums of its warps meet in one partial row.
+// rows through a ring of its own, two rows of a lane group at a time. No barrier of the block until
+// the sums of its warps meet in one partial row.
 #pragma once
 
 #include <cstdint>
@@ -31,8 +31,8 @@ struct LaneGroup {
     for (double& sum : sums) sum = Sum(sum);
   }
 
-  /// Totals of gd and g of two rows, half the lanes going on with each. The tree of a row is the same
-  /// in either place.
+  /// Totals of gd and g of two rows, half the lanes going on with each. The tree of a row is the
+  /// same in either place.
   template <RowKind kKind>
   __device__ static void SumTwoRows(RowTotals<float> (&rows)[2]) {
     constexpr int kHalf = kLanes / 2;
@@ -72,8 +72,8 @@ struct TilePlace {
   int rows;
 };
 
-/// The rows of a tile whose bit is set, by the lanes that own them, in f64; the parameters' terms go to
-/// `totals`. Reached by all lanes.
+/// The rows of a tile whose bit is set, by the lanes that own them, in f64; the parameters' terms
+/// go to `totals`. Reached by all lanes.
 template <typename X, RowKind kKind, int V, int kGranules, int kLanes>
 __device__ __noinline__ void CarefulTileRows(const RingBackwardParams& p, TilePlace tile,
                                              unsigned rows, ColumnMap map, float* totals) {

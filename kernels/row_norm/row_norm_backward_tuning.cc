@@ -16,7 +16,8 @@ constexpr int kWarpThreads = 32;
 constexpr int kThreadsPerSm = 2048;
 constexpr int kMaxClusterBlocks = 16;
 constexpr int64_t kPieceBytes = 16;
-/// Shared memory that a block takes besides its dynamic part: what the runtime keeps of it and mbarriers.
+/// Shared memory that a block takes besides its dynamic part: what the runtime keeps of it and
+/// mbarriers.
 constexpr int64_t kReservedBytes = 1 << 10;
 constexpr int64_t kStaticBytes = 256;
 /// Plain sums of plain sums: each level rounds like a sum of so many terms.
@@ -30,9 +31,9 @@ int64_t SharedBudget(DeviceTraits device, int resident) {
   return (device.max_shared_bytes + kReservedBytes) / resident - kReservedBytes - kStaticBytes;
 }
 
-/// Multiprocessors that clusters can use at once: a cluster stays in one group of 16 to 18 of them, and
-/// some groups are smaller. Of an H200's 132: 132, 120, 120, 112. A second round would take as long as the
-/// first.
+/// Multiprocessors that clusters can use at once: a cluster stays in one group of 16 to 18 of them,
+/// and some groups are smaller. Of an H200's 132: 132, 120, 120, 112. A second round would take as
+/// long as the first.
 int64_t ClusterMultiprocessors(DeviceTraits device, int cluster_blocks) {
   if (cluster_blocks <= 2) return device.sm_count;
   return cluster_blocks <= 8 ? int64_t{device.sm_count} * 10 / 11
@@ -116,8 +117,8 @@ bool PlanTiles(const Row& row, RowBackwardPlan& plan) {
   return true;
 }
 
-/// One block a row, or `cluster_blocks` of them; `resident` blocks per multiprocessor. Relaxed: only if
-/// their warps need no barrier and are enough to keep the memory busy.
+/// One block a row, or `cluster_blocks` of them; `resident` blocks per multiprocessor. Relaxed:
+/// only if their warps need no barrier and are enough to keep the memory busy.
 bool PlanBlocks(const Row& row, int cluster_blocks, int resident, bool relaxed,
                 RowBackwardPlan& plan) {
   constexpr int64_t kBusyThreadsPerSm = 256;
@@ -172,6 +173,15 @@ RowBackwardPlan PlanRowBackward(RowKind kind, int64_t hidden_size, DType dtype, 
   if (dtype != DType::kF64) {
     plan.wide = row.wide;
     if (PlanTiles(row, plan)) return plan;
+    // Blocks of a little over half the threads that fit leave the rest unused; halves of them do not.
+    constexpr int64_t kFewThreads = 352;
+    constexpr int kHalvesPerSm = 3;
+    if (device.HasClusters() && row.wide && PlanBlocks(row, 1, 1, true, plan) &&
+        plan.threads > kRingThreadsPerSm / 2 && plan.threads <= kFewThreads) {
+      plan = {};
+      plan.wide = true;
+      if (PlanBlocks(row, 2, kHalvesPerSm, true, plan)) return plan;
+    }
     for (int cluster_blocks = 1; cluster_blocks <= (device.HasClusters() ? kMaxClusterBlocks : 1);
          cluster_blocks *= 2) {
       for (bool relaxed : {true, false}) {

@@ -1,5 +1,5 @@
-// Which backward kernel takes a row, with how many threads: pure functions, so that a row's bits can
-// be reasoned about without a GPU.
+// Which backward kernel takes a row, with how many threads: pure functions, so that a row's bits
+// can be reasoned about without a GPU.
 #pragma once
 
 #include <cstddef>
@@ -46,7 +46,8 @@ struct RowBackwardPlan {
   friend bool operator==(const RowBackwardPlan&, const RowBackwardPlan&) = default;
 };
 
-/// `ring_tensors`: that a row brings, x, dy and perhaps dresidual_sum; decides how deep the ring is.
+/// `ring_tensors`: that a row brings, x, dy and perhaps dresidual_sum; decides how deep the ring
+/// is.
 RowBackwardPlan PlanRowBackward(norm_device::RowKind kind, int64_t hidden_size, DType dtype,
                                 int ring_tensors, DeviceTraits device);
 

@@ -2,11 +2,13 @@
 // functions.
 #pragma once
 
+#include <algorithm>
 #include <span>
 
 #include "norm/kernels/thread_pool.h"
 #include "norm/kernels/workspace.h"
 #include "row_norm/row_norm.h"
+#include "validation/argument_checks.h"
 
 namespace norm::internal {
 
@@ -17,7 +19,7 @@ Status RowNormForwardCpu(const RowNormForwardArgs& args, ThreadPool& threads);
 /// One segment after the other. Args: RmsNormForwardArgs or LayerNormForwardArgs.
 template <typename Args>
 Status RowNormForwardSegmentsCpu(std::span<const Args> segments, ThreadPool& threads) {
-  NORM_RETURN_IF_ERROR(ValidateForwardSegments(segments));
+  NORM_RETURN_IF_ERROR(ValidateRowSegments(segments));
   for (const Args& segment : segments) {
     NORM_RETURN_IF_ERROR(RowNormForwardCpu(ToRowNorm(segment), threads));
   }
@@ -30,5 +32,26 @@ void RowNormQuantizedRowsCpu(const RowNormForwardArgs& args, int64_t begin, int6
 Status RowNormBackwardCpu(const RowNormBackwardArgs& args, Workspace workspace,
                           ThreadPool& threads);
 size_t RowNormBackwardCpuWorkspaceBytes(const RowNormBackwardArgs& args);
+
+/// As RowNormForwardSegmentsCpu; the segments use the workspace in turn.
+template <typename Args>
+size_t RowNormBackwardSegmentsCpuWorkspaceBytes(std::span<const Args> segments) {
+  size_t bytes = 0;
+  for (const Args& segment : segments) {
+    bytes = std::max(bytes, RowNormBackwardCpuWorkspaceBytes(ToRowNorm(segment)));
+  }
+  return bytes;
+}
+template <typename Args>
+Status RowNormBackwardSegmentsCpu(std::span<const Args> segments, Workspace workspace,
+                                  ThreadPool& threads) {
+  NORM_RETURN_IF_ERROR(ValidateRowSegments(segments));
+  NORM_RETURN_IF_ERROR(
+      CheckWorkspace(workspace, RowNormBackwardSegmentsCpuWorkspaceBytes(segments)));
+  for (const Args& segment : segments) {
+    NORM_RETURN_IF_ERROR(RowNormBackwardCpu(ToRowNorm(segment), workspace, threads));
+  }
+  return Status();
+}
 
 }  // namespace norm::internal

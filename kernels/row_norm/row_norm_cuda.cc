@@ -1,6 +1,7 @@
 #include "row_norm/row_norm_cuda.h"
 
 #include <algorithm>
+#include <initializer_list>
 #include <type_traits>
 
 #include "dispatch/dtype_dispatch.h"
@@ -164,17 +165,24 @@ size_t RowNormForwardCudaWorkspaceBytes(const RowNormForwardArgs& args) {
 
 template <typename Args>
 Status RowNormForwardSegmentsCuda(std::span<const Args> segments, StreamHandle stream) {
-  NORM_RETURN_IF_ERROR(ValidateForwardSegments(segments));
+  NORM_RETURN_IF_ERROR(ValidateRowSegments(segments));
   if (segments.empty()) return Status();
   const Result<DeviceTraits> device = CurrentDeviceTraits();
   NORM_RETURN_IF_ERROR(device.status());
   const RowNormForwardArgs first = ToRowNorm(segments[0]);
-  const RowForwardPlan plan =
-      PlanRowForward(first.hidden_size, first.dtype, device.value(),
-                     first.output_format != OutputFormat::kSameAsInput);
-  SegmentBatch batch(first, plan, stream);
-  for (const Args& segment : segments) NORM_RETURN_IF_ERROR(batch.Add(ToRowNorm(segment)));
-  return batch.Flush();
+  // Each segment takes the kernel that it takes alone.
+  const auto plan = [&](bool quantizes) {
+    return PlanRowForward(first.hidden_size, first.dtype, device.value(), quantizes);
+  };
+  SegmentBatch same_type(first, plan(false), stream);
+  SegmentBatch quantized(first, plan(true), stream);
+  for (const Args& segment : segments) {
+    const RowNormForwardArgs args = ToRowNorm(segment);
+    const bool quantizes = args.output_format != OutputFormat::kSameAsInput;
+    NORM_RETURN_IF_ERROR((quantizes ? quantized : same_type).Add(args));
+  }
+  NORM_RETURN_IF_ERROR(same_type.Flush());
+  return quantized.Flush();
 }
 
 template Status RowNormForwardSegmentsCuda(std::span<const RmsNormForwardArgs>, StreamHandle);

@@ -56,6 +56,12 @@ struct ForwardOrBackward {
   static size_t SegmentsBytes(std::span<const LayerNormForwardArgs> a) {
     return cpu::LayerNormForwardSegmentsWorkspaceBytes(a);
   }
+  static size_t SegmentsBytes(std::span<const RmsNormBackwardArgs> a) {
+    return cpu::RmsNormBackwardSegmentsWorkspaceBytes(a);
+  }
+  static size_t SegmentsBytes(std::span<const LayerNormBackwardArgs> a) {
+    return cpu::LayerNormBackwardSegmentsWorkspaceBytes(a);
+  }
   template <typename Args>
   static Status CallSegments(std::span<const Args>, Workspace, ThreadPool&) {
     return Status(StatusCode::kUnsupported, "no segments of this op");
@@ -65,6 +71,12 @@ struct ForwardOrBackward {
   }
   static Status CallSegments(std::span<const LayerNormForwardArgs> a, Workspace w, ThreadPool& t) {
     return cpu::LayerNormForwardSegments(a, w, t);
+  }
+  static Status CallSegments(std::span<const RmsNormBackwardArgs> a, Workspace w, ThreadPool& t) {
+    return cpu::RmsNormBackwardSegments(a, w, t);
+  }
+  static Status CallSegments(std::span<const LayerNormBackwardArgs> a, Workspace w, ThreadPool& t) {
+    return cpu::LayerNormBackwardSegments(a, w, t);
   }
 };
 

@@ -1,5 +1,5 @@
-// Backward launch configurations are pure functions of op, hidden size, dtypes and device. No device
-// needed.
+// Backward launch configurations are pure functions of op, hidden size, dtypes and device. No
+// device needed.
 #include <gtest/gtest.h>
 
 #include <vector>

@@ -56,6 +56,12 @@ struct CudaCalls {
   static size_t SegmentsBytes(std::span<const LayerNormForwardArgs> a) {
     return LayerNormForwardSegmentsWorkspaceBytes(a);
   }
+  static size_t SegmentsBytes(std::span<const RmsNormBackwardArgs> a) {
+    return RmsNormBackwardSegmentsWorkspaceBytes(a);
+  }
+  static size_t SegmentsBytes(std::span<const LayerNormBackwardArgs> a) {
+    return LayerNormBackwardSegmentsWorkspaceBytes(a);
+  }
   template <typename Args>
   static Status CallSegments(std::span<const Args>, Workspace, StreamHandle) {
     return Status(StatusCode::kUnsupported, "no segments of this op");
@@ -65,6 +71,13 @@ struct CudaCalls {
   }
   static Status CallSegments(std::span<const LayerNormForwardArgs> a, Workspace w, StreamHandle s) {
     return LayerNormForwardSegments(a, w, s);
+  }
+  static Status CallSegments(std::span<const RmsNormBackwardArgs> a, Workspace w, StreamHandle s) {
+    return RmsNormBackwardSegments(a, w, s);
+  }
+  static Status CallSegments(std::span<const LayerNormBackwardArgs> a, Workspace w,
+                             StreamHandle s) {
+    return LayerNormBackwardSegments(a, w, s);
   }
 };
 

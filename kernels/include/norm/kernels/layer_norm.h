@@ -58,6 +58,7 @@ Status Validate(const LayerNormBackwardArgs& args);
 
 /// Validate of every segment, and that they can share a launch.
 Status ValidateSegments(std::span<const LayerNormForwardArgs> segments);
+Status ValidateSegments(std::span<const LayerNormBackwardArgs> segments);
 
 /// Normalizes each row to zero mean and unit variance.
 ///
@@ -126,6 +127,17 @@ Status LayerNormBackward(const LayerNormBackwardArgs& args, Workspace workspace,
                          StreamHandle stream);
 size_t LayerNormBackwardWorkspaceBytes(const LayerNormBackwardArgs& args);
 
+/// LayerNormBackward of several requests at once, in as few launches as possible.
+///
+/// Determinism:  the bits of a segment, gradients of parameters included, are those of
+///               LayerNormBackward on it alone
+/// Workspace:    LayerNormBackwardSegmentsWorkspaceBytes(segments) bytes on the current device
+/// Shapes, Dtypes, Aliasing, Errors: as LayerNormForwardSegments
+/// Math, Limits, Ownership, Stream, Threads: as LayerNormBackward
+Status LayerNormBackwardSegments(std::span<const LayerNormBackwardArgs> segments,
+                                 Workspace workspace, StreamHandle stream);
+size_t LayerNormBackwardSegmentsWorkspaceBytes(std::span<const LayerNormBackwardArgs> segments);
+
 namespace cpu {
 
 /// The same computations on host memory, complete on return. Bits do not depend on the number of
@@ -139,6 +151,9 @@ size_t LayerNormForwardSegmentsWorkspaceBytes(std::span<const LayerNormForwardAr
 Status LayerNormBackward(const LayerNormBackwardArgs& args, Workspace workspace,
                          ThreadPool& threads);
 size_t LayerNormBackwardWorkspaceBytes(const LayerNormBackwardArgs& args);
+Status LayerNormBackwardSegments(std::span<const LayerNormBackwardArgs> segments,
+                                 Workspace workspace, ThreadPool& threads);
+size_t LayerNormBackwardSegmentsWorkspaceBytes(std::span<const LayerNormBackwardArgs> segments);
 
 }  // namespace cpu
 }  // namespace norm

@@ -56,6 +56,7 @@ Status Validate(const RmsNormBackwardArgs& args);
 
 /// Validate of every segment, and that they can share a launch.
 Status ValidateSegments(std::span<const RmsNormForwardArgs> segments);
+Status ValidateSegments(std::span<const RmsNormBackwardArgs> segments);
 
 /// Normalizes each row by its root mean square.
 ///
@@ -117,6 +118,17 @@ size_t RmsNormForwardSegmentsWorkspaceBytes(std::span<const RmsNormForwardArgs> 
 Status RmsNormBackward(const RmsNormBackwardArgs& args, Workspace workspace, StreamHandle stream);
 size_t RmsNormBackwardWorkspaceBytes(const RmsNormBackwardArgs& args);
 
+/// RmsNormBackward of several requests at once, in as few launches as possible.
+///
+/// Determinism:  the bits of a segment, gradients of parameters included, are those of
+///               RmsNormBackward on it alone
+/// Workspace:    RmsNormBackwardSegmentsWorkspaceBytes(segments) bytes on the current device
+/// Shapes, Dtypes, Aliasing, Errors: as RmsNormForwardSegments
+/// Math, Limits, Ownership, Stream, Threads: as RmsNormBackward
+Status RmsNormBackwardSegments(std::span<const RmsNormBackwardArgs> segments, Workspace workspace,
+                               StreamHandle stream);
+size_t RmsNormBackwardSegmentsWorkspaceBytes(std::span<const RmsNormBackwardArgs> segments);
+
 namespace cpu {
 
 /// The same computations on host memory, complete on return. Bits do not depend on the number of
@@ -129,6 +141,9 @@ Status RmsNormForwardSegments(std::span<const RmsNormForwardArgs> segments, Work
 size_t RmsNormForwardSegmentsWorkspaceBytes(std::span<const RmsNormForwardArgs> segments);
 Status RmsNormBackward(const RmsNormBackwardArgs& args, Workspace workspace, ThreadPool& threads);
 size_t RmsNormBackwardWorkspaceBytes(const RmsNormBackwardArgs& args);
+Status RmsNormBackwardSegments(std::span<const RmsNormBackwardArgs> segments, Workspace workspace,
+                               ThreadPool& threads);
+size_t RmsNormBackwardSegmentsWorkspaceBytes(std::span<const RmsNormBackwardArgs> segments);
 
 }  // namespace cpu
 }  // namespace norm
