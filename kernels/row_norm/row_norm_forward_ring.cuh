@@ -331,18 +331,23 @@ __global__ void __launch_bounds__(kGranulesOf<kLong>.max_threads + kRingFeederTh
     RingFeeder<kKind, X, Normalizer::kChunks> feeder(p, launch.claims, shape, launch.slots, place,
                                                      shared, parts, ring);
     feeder.Start();
+    __syncwarp();
     ClusterArrive();
     ClusterWait();
     feeder.Run();
   } else {
     shared.Init(static_cast<int>(threadIdx.x), shape.warps);
+    __syncwarp();
     ClusterArrive();
     Normalizer normalizer(p, shape, launch.slots, place, shared, parts, ring);
     // Nobody may write to a peer's shared memory before the peer has started.
+    __syncwarp();
     ClusterWait();
     normalizer.Run();
   }
-  // A peer may still send to this block.
+  // A peer may still send to this block. Lanes part where some have no work, and all of a warp must
+  // come to the cluster's barrier together.
+  __syncwarp();
   ClusterArrive();
   ClusterWait();
 #endif
