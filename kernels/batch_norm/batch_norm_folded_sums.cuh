@@ -43,26 +43,21 @@ class FoldedSums<X, ForwardRing<X>> {
     Clear();
   }
 
-  __device__ void Add(const uint4 (&raw)[1][kUnroll], int inside, uint32_t slot) {
-    if (count_ == 0) {
+  __device__ __forceinline__ void Add(const uint4 (&raw)[1][kUnroll], int inside, uint32_t slot) {
+    if (steps_ == 0) {
       first_slot_ = slot;
-      if (inside > 0) WideGranule<X>::Widen(raw[0][0], origin_);
+      WideGranule<X>::Widen(raw[0][0], origin_);
     }
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      if (u < inside) {
-        float values[kElements];
-        WideGranule<X>::Widen(raw[0][u], values);
-#pragma unroll
-        for (int i = 0; i < kElements; ++i) {
-          const float d = values[i] - origin_[i];
-          sums_[i] += d;
-          squares_[i] = fmaf(d, d, squares_[i]);
-        }
-      }
-    }
-    count_ += inside;
     ++steps_;
+    count_ += inside;
+    // Whole steps apart from the last of a slice: else every sum would be kept or taken by a select.
+    if (inside == kUnroll) {
+#pragma unroll
+      for (int u = 0; u < kUnroll; ++u) AddGranule(raw[0][u]);
+    } else if (inside > 0) {
+      static_assert(kUnroll == 2);
+      AddGranule(raw[0][0]);
+    }
   }
   __device__ bool Full() const { return steps_ == kFoldedTile / kUnroll; }
 
@@ -101,6 +96,17 @@ class FoldedSums<X, ForwardRing<X>> {
       squares_[i] = 0;
     }
   }
+  __device__ __forceinline__ void AddGranule(const uint4& granule) {
+    float values[kElements];
+    WideGranule<X>::Widen(granule, values);
+#pragma unroll
+    for (int i = 0; i < kElements; ++i) {
+      const float d = values[i] - origin_[i];
+      sums_[i] += d;
+      squares_[i] = fmaf(d, d, squares_[i]);
+    }
+  }
+
   __device__ void Take(bool second, float origin, double sum, double squares) {
     const double offset =
         static_cast<double>(origin) - static_cast<double>(second ? centres_[1] : centres_[0]);
@@ -165,24 +171,15 @@ class FoldedSums<X, BackwardRing<X>> {
     Clear();
   }
 
-  __device__ void Add(const uint4 (&raw)[2][kUnroll], int inside, uint32_t) {
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      if (u < inside) {
-        float x[kElements];
-        float dy[kElements];
-        WideGranule<X>::Widen(raw[0][u], x);
-        WideGranule<X>::Widen(raw[1][u], dy);
-#pragma unroll
-        for (int i = 0; i < kElements; ++i) {
-          const float d = x[i] - centre_[i];
-          sums_[0][i] += dy[i];
-          sums_[1][i] = fmaf(dy[i], d, sums_[1][i]);
-          sums_[2][i] += d;
-        }
-      }
-    }
+  __device__ __forceinline__ void Add(const uint4 (&raw)[2][kUnroll], int inside, uint32_t) {
     ++steps_;
+    if (inside == kUnroll) {
+#pragma unroll
+      for (int u = 0; u < kUnroll; ++u) AddGranules(raw[0][u], raw[1][u]);
+    } else if (inside > 0) {
+      static_assert(kUnroll == 2);
+      AddGranules(raw[0][0], raw[1][0]);
+    }
   }
   __device__ bool Full() const { return steps_ == kFoldedTile / kUnroll; }
 
@@ -204,6 +201,20 @@ class FoldedSums<X, BackwardRing<X>> {
   __device__ float Centre(int half) const { return centres_[half]; }
 
  private:
+  __device__ __forceinline__ void AddGranules(const uint4& x_granule, const uint4& dy_granule) {
+    float x[kElements];
+    float dy[kElements];
+    WideGranule<X>::Widen(x_granule, x);
+    WideGranule<X>::Widen(dy_granule, dy);
+#pragma unroll
+    for (int i = 0; i < kElements; ++i) {
+      const float d = x[i] - centre_[i];
+      sums_[0][i] += dy[i];
+      sums_[1][i] = fmaf(dy[i], d, sums_[1][i]);
+      sums_[2][i] += d;
+    }
+  }
+
   __device__ void Clear() {
     steps_ = 0;
 #pragma unroll

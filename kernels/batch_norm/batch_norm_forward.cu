@@ -5,6 +5,7 @@
 // Inference: (2) from the running statistics, then (3).
 #include <cstdint>
 
+#include "batch_norm/batch_norm_deviations.cuh"
 #include "batch_norm/batch_norm_device.h"
 #include "batch_norm/batch_norm_planes.cuh"
 #include "primitives/element_access.cuh"
@@ -17,19 +18,6 @@ namespace {
 template <typename X>
 inline constexpr int kTileElements = sizeof(ComputeOf<X>) == 8 ? kBatchTileElements / 2
                                                                : kBatchTileElements;
-
-/// A mean to take deviations from. Two-byte values lie on a coarse grid: from a point of the grid
-/// deviations are exact, from elsewhere all would round the same way.
-template <typename X>
-__device__ __forceinline__ ComputeOf<X> GridMean(double mean) {
-  return Element<X>::Widen(Element<X>::Narrow(static_cast<ComputeOf<X>>(mean)));
-}
-
-/// Whether squares overflowed f32 (or met a NaN), or may have underflowed where eps does not hide it.
-__device__ __forceinline__ bool SquaresLeftF32(double squares, double smallest) {
-  constexpr double kLargest = 3e38;
-  return !(squares < kLargest && squares >= smallest);
-}
 
 template <typename X, int V, typename Owner>
 __global__ void __launch_bounds__(kBatchThreads) PlaneMoments(const MomentsParams p) {

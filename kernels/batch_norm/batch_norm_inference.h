@@ -8,7 +8,7 @@
 namespace norm_device {
 
 inline constexpr int kInferenceThreads = 256;
-inline constexpr int kInferenceGranules = 4;  // of 16 bytes, of a thread
+inline constexpr int kInferenceGranules = 4;     // of 16 bytes, of a thread
 inline constexpr int kInferenceBlocksPerSm = 4;  // that registers are kept free for
 inline constexpr int kInferenceBlockGranules = kInferenceThreads * kInferenceGranules;
 

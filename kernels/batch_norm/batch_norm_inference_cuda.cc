@@ -32,8 +32,7 @@ InferenceSegment ToSegment(const BatchNormForwardArgs& args) {
 int64_t Blocks(const BatchNormForwardArgs& args) {
   const int64_t bytes = args.shape.batch * args.shape.channels * args.shape.spatial *
                         static_cast<int64_t>(DTypeSize(args.dtype));
-  constexpr int64_t kBlockBytes =
-      int64_t{norm_device::kInferenceBlockGranules} * kRingGranuleBytes;
+  constexpr int64_t kBlockBytes = int64_t{norm_device::kInferenceBlockGranules} * kRingGranuleBytes;
   return (bytes + kBlockBytes - 1) / kBlockBytes;
 }
 
@@ -45,8 +44,7 @@ bool TakesPlaneInference(const BatchNormForwardArgs& args) {
   return args.mode == BatchNormMode::kInference && args.dtype != DType::kF64 &&
          shape.layout == BatchNormLayout::kNchw && shape.batch > 0 && shape.spatial > 1 &&
          shape.spatial * static_cast<int64_t>(DTypeSize(args.dtype)) >= kRingGranuleBytes &&
-         shape.spatial <= kMaxExtent && shape.channels <= kMaxExtent &&
-         Blocks(args) <= kMaxBlocksX;
+         shape.spatial <= kMaxExtent && shape.channels <= kMaxExtent && Blocks(args) <= kMaxBlocksX;
 }
 
 Status LaunchPlaneInference(std::span<const BatchNormForwardArgs> segments, StreamHandle stream) {

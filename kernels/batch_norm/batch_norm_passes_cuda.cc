@@ -184,7 +184,8 @@ Status ForwardPasses(const BatchNormForwardArgs& args, const DeviceTraits& devic
   const Scratch scratch = LayOutForward(args, plan, workspace.data);
   const bool training = args.mode == BatchNormMode::kTraining;
   if (training && plan.shape.values > 0) {
-    NORM_RETURN_IF_ERROR(LaunchMoments(plan, args.dtype, args.x, args.eps, scratch.moments, stream));
+    NORM_RETURN_IF_ERROR(
+        LaunchMoments(plan, args.dtype, args.x, args.eps, scratch.moments, stream));
   }
   norm_device::ChannelStatisticsParams statistics = {};
   statistics.weight = args.weight;
@@ -231,7 +232,8 @@ Status BackwardPasses(const BatchNormBackwardArgs& args, const DeviceTraits& dev
   }
   const bool recompute = training && args.rstd == nullptr;
   if (recompute) {
-    NORM_RETURN_IF_ERROR(LaunchMoments(plan, args.dtype, args.x, args.eps, scratch.moments, stream));
+    NORM_RETURN_IF_ERROR(
+        LaunchMoments(plan, args.dtype, args.x, args.eps, scratch.moments, stream));
   }
   norm_device::ChannelStatisticsParams statistics = {};
   TakeStatistics(args, recompute, statistics);

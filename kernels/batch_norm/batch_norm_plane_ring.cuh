@@ -122,8 +122,8 @@ __device__ void GatherSums(const RingParams<typename Op::Segment>& p, PlaneRingS
     if (lane == 0) {
       shared.summed[buffer].WaitPhase(round / kRingBuffers);  // for the centre
       typename Op::Statistics statistics;
-      const typename Op::Coefficients coefficients = Op::Finish(
-          parameters, sums, shared.centres[buffer], p.shape.share, statistics);
+      const typename Op::Coefficients coefficients =
+          Op::Finish(parameters, sums, shared.centres[buffer], p.shape.share, statistics);
       shared.coefficients[buffer] = coefficients;
       shared.ready[buffer].Arrive();
       if (member == 0) {
@@ -272,8 +272,7 @@ __global__ void __launch_bounds__(Op::kTraits.threads + kRingHelperThreads, 1)
     for (int t = 0; t < kTensors; ++t) {
 #pragma unroll
       for (int u = 0; u < kUnroll; ++u) {
-        raw[t][u] =
-            LoadShared(sum_slot + (t * kUnroll + u) * kThreads * kRingGranuleBytes);
+        raw[t][u] = LoadShared(sum_slot + (t * kUnroll + u) * kThreads * kRingGranuleBytes);
       }
     }
     if (sum_step + kStep <= slice) {
@@ -328,17 +327,15 @@ __global__ void __launch_bounds__(Op::kTraits.threads + kRingHelperThreads, 1)
     for (int t = 0; t < kTensors; ++t) {
 #pragma unroll
       for (int u = 0; u < kUnroll; ++u) {
-        raw[t][u] =
-            LoadShared(store_slot + (t * kUnroll + u) * kThreads * kRingGranuleBytes);
+        raw[t][u] = LoadShared(store_slot + (t * kUnroll + u) * kThreads * kRingGranuleBytes);
       }
     }
     uint4 words[kUnroll];
     if (is_direct) {
 #pragma unroll
       for (int u = 0; u < kUnroll; ++u) {
-        words[u] = MapGranule<X, Op>(raw, u, [&](const auto& inputs, int) {
-          return Op::ApplyDirect(inputs, direct);
-        });
+        words[u] = MapGranule<X, Op>(
+            raw, u, [&](const auto& inputs, int) { return Op::ApplyDirect(inputs, direct); });
       }
     } else {
       const typename Op::Coefficients coefficients = shared.coefficients[round % kRingBuffers];

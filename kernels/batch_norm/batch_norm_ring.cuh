@@ -31,7 +31,9 @@ __device__ __forceinline__ void CopyGranuleAsync(uint32_t shared, const void* gl
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(shared), "l"(global)
                : "memory");
 }
-__device__ __forceinline__ void CommitCopies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+__device__ __forceinline__ void CommitCopies() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
 /// Until all but the kPending newest groups of this thread have arrived.
 template <int kPending>
 __device__ __forceinline__ void WaitForCopies() {

@@ -47,13 +47,13 @@ struct RingShape {
   uint32_t run;            // granules of an item that lie side by side, once per image
   uint32_t image;          // from an item's run in one image to that in the next
   uint32_t images;
-  uint32_t slice;       // granules (images, where runs are narrow) of a block
+  uint32_t slice;  // granules (images, where runs are narrow) of a block
   int32_t group_blocks;
   int32_t groups;
   int32_t steps;       // of a slice
   int32_t ring_steps;  // that shared memory holds
-  double values;  // elements of a channel
-  double share;   // 1 / values
+  double values;       // elements of a channel
+  double share;        // 1 / values
 };
 
 struct ForwardRingSegment {

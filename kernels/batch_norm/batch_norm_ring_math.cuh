@@ -49,7 +49,8 @@ struct ForwardRing {
   static __device__ void* Output(const Segment& segment) { return segment.y; }
 
   static __device__ float Centre(const Segment& segment, uint32_t, int64_t first_element) {
-    const float value = Element<X>::Widen(static_cast<const StorageOf<X>*>(segment.x)[first_element]);
+    const float value =
+        Element<X>::Widen(static_cast<const StorageOf<X>*>(segment.x)[first_element]);
     return isfinite(value) ? value : 0.0F;
   }
   /// Below it f32 squares lose what only a tiny eps would not hide.
@@ -160,9 +161,8 @@ struct ForwardRing {
     if (segment.new_running_mean != nullptr) {
       const double kept = 1.0 - segment.momentum;
       const double unbiased = statistics.variance * (values / (values - 1.0));
-      segment.new_running_mean[channel] =
-          static_cast<float>(kept * static_cast<double>(parameters.running_mean) +
-                             segment.momentum * statistics.mean);
+      segment.new_running_mean[channel] = static_cast<float>(
+          kept * static_cast<double>(parameters.running_mean) + segment.momentum * statistics.mean);
       segment.new_running_var[channel] = static_cast<float>(
           kept * static_cast<double>(parameters.running_var) + segment.momentum * unbiased);
     }
@@ -302,8 +302,8 @@ struct BackwardRing {
     } else {
       c.direct.mean = c.mean;
       c.direct.mean_dy = c.mean_dy;
-      c.direct.offset = static_cast<float>(correction * slope -
-                                           static_cast<double>(c.mean_dy_low) * factor);
+      c.direct.offset =
+          static_cast<float>(correction * slope - static_cast<double>(c.mean_dy_low) * factor);
     }
     return c;
   }

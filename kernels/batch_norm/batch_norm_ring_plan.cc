@@ -12,7 +12,7 @@ using norm_device::RingTraits;
 // At least what the kernels declare.
 constexpr int64_t kPlaneSharedBytes = 2304;
 constexpr int64_t kFoldedSharedBytes = 27 << 10;
-constexpr int64_t kMaxGroupBlocks = 256;      // whose sums one warp gathers
+constexpr int64_t kMaxGroupBlocks = 256;  // whose sums one warp gathers
 /// What a round of a group costs beside its bytes, as bytes of a slice: measured on an H200.
 constexpr int64_t kRoundBytes = 11 << 10;
 
@@ -66,7 +66,8 @@ Division BestDivision(const RingKernel& kernel, int64_t items, int64_t values, i
 
 /// Channels of an item of the kernel for small planes: enough for whole granules and, where the
 /// threads suffice, for runs of kWantedRunBytes. 0 where it cannot be used.
-int64_t FoldedChannels(const RingTraits& traits, const BatchNormShape& shape, int64_t element_bytes) {
+int64_t FoldedChannels(const RingTraits& traits, const BatchNormShape& shape,
+                       int64_t element_bytes) {
   constexpr int64_t kWantedRunBytes = 512;
   const int64_t plane_bytes = shape.spatial * element_bytes;
   const int64_t max_run_bytes = int64_t{traits.threads} * kRingGranuleBytes;

@@ -312,6 +312,7 @@ class ClusterOwner : public WarpSpans {
 #pragma unroll
       for (int k = 0; k < K; ++k) StoreToPeer(&scratch_.partial[turn_][k][part], lane, values[k]);
     }
+    __syncwarp();  // the cluster's barrier takes whole warps
     ClusterArrive();
     ClusterWait();
   }

@@ -77,7 +77,7 @@ __device__ inline void StartBulkCopy(uint32_t destination, const void* source, i
 #endif
 }
 
-/// Orders this thread's accesses to shared memory before bulk copies that overwrite it.
+/// Orders this thread's accesses to shared memory, barriers included, before bulk copies.
 __device__ inline void FenceBeforeBulkCopies() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");

@@ -1,6 +1,7 @@
 #include "row_norm/row_norm_cuda.h"
 
 #include <algorithm>
+#include <initializer_list>
 #include <type_traits>
 
 #include "dispatch/dtype_dispatch.h"
@@ -140,8 +141,10 @@ Status RowNormForwardCuda(const RowNormForwardArgs& args, Workspace workspace,
   if (args.rows == 0) return Status();
   const Result<DeviceTraits> device = CurrentDeviceTraits();
   NORM_RETURN_IF_ERROR(device.status());
-  const RowForwardPlan plan = PlanRowForward(args.hidden_size, args.dtype, device.value());
-  if (args.output_format != OutputFormat::kSameAsInput) {
+  const bool quantizes = args.output_format != OutputFormat::kSameAsInput;
+  const RowForwardPlan plan =
+      PlanRowForward(args.hidden_size, args.dtype, device.value(), quantizes);
+  if (quantizes) {
     SegmentBatch batch(args, plan, stream);
     NORM_RETURN_IF_ERROR(batch.Add(args));
     return batch.Flush();
@@ -154,7 +157,9 @@ Status RowNormForwardCuda(const RowNormForwardArgs& args, Workspace workspace,
 size_t RowNormForwardCudaWorkspaceBytes(const RowNormForwardArgs& args) {
   const Result<DeviceTraits> device = CurrentDeviceTraits();
   if (!device.ok()) return 0;
-  const RowForwardPlan plan = PlanRowForward(args.hidden_size, args.dtype, device.value());
+  const bool quantizes = args.output_format != OutputFormat::kSameAsInput;
+  const RowForwardPlan plan =
+      PlanRowForward(args.hidden_size, args.dtype, device.value(), quantizes);
   return UsesRing(plan) ? RowRingWorkspaceBytes(plan, args.rows) : 0;
 }
 
@@ -165,10 +170,19 @@ Status RowNormForwardSegmentsCuda(std::span<const Args> segments, StreamHandle s
   const Result<DeviceTraits> device = CurrentDeviceTraits();
   NORM_RETURN_IF_ERROR(device.status());
   const RowNormForwardArgs first = ToRowNorm(segments[0]);
-  const RowForwardPlan plan = PlanRowForward(first.hidden_size, first.dtype, device.value());
-  SegmentBatch batch(first, plan, stream);
-  for (const Args& segment : segments) NORM_RETURN_IF_ERROR(batch.Add(ToRowNorm(segment)));
-  return batch.Flush();
+  // Each segment takes the kernel that it takes alone.
+  const auto plan = [&](bool quantizes) {
+    return PlanRowForward(first.hidden_size, first.dtype, device.value(), quantizes);
+  };
+  SegmentBatch same_type(first, plan(false), stream);
+  SegmentBatch quantized(first, plan(true), stream);
+  for (const Args& segment : segments) {
+    const RowNormForwardArgs args = ToRowNorm(segment);
+    const bool quantizes = args.output_format != OutputFormat::kSameAsInput;
+    NORM_RETURN_IF_ERROR((quantizes ? quantized : same_type).Add(args));
+  }
+  NORM_RETURN_IF_ERROR(same_type.Flush());
+  return quantized.Flush();
 }
 
 template Status RowNormForwardSegmentsCuda(std::span<const RmsNormForwardArgs>, StreamHandle);

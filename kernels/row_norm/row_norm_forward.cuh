@@ -200,6 +200,12 @@ __device__ void FillHeldRow(SplitRow<X, V, kGranules, Owner>& row,
   FillHeldRow(row.extra, pivot);
 }
 
+/// Whether quantized rows of this kind never come here: row_norm_quantized_tuning.h takes whole
+/// granules of 16 bytes, 32 elements a thread.
+template <typename X, int V, int kElements, typename Owner>
+inline constexpr bool kHasQuantizedKernel = V * sizeof(StorageOf<X>) == 16 && kElements <= 32 &&
+                                            !std::is_same_v<Owner, ClusterOwner>;
+
 /// Blocks of at most kThreads threads, kResidentThreads of which must fit a multiprocessor. Rows of
 /// one warp have addresses of their own, which take registers.
 template <typename Owner>
@@ -245,7 +251,8 @@ __global__ void __launch_bounds__(OwnerThreads<Owner>::kThreads, OwnerThreads<Ow
     if (p.residual != nullptr) StoreResidualSum(p, row_offset, row);
     const bool first = exists && owner.IsFirstThread();
     if (first) StoreStatistics<kKind>(p, row_index, stats);
-    if constexpr (Launch::kQuantizes && std::is_same_v<ComputeOf<X>, float>) {
+    if constexpr (Launch::kQuantizes && std::is_same_v<ComputeOf<X>, float> &&
+                  !kHasQuantizedKernel<X, V, kElements, Owner>) {
       if (p.output != RowOutput::kInputType) {
         WriteQuantizedRow(p, row, row_index, first, affine, stats, owner);
         continue;

@@ -85,14 +85,15 @@ class RowAffine {
   }
 
   /// Of the columns from `column` on; ones and zeros where weight or bias are absent, or !holds.
-  template <int V, bool kAtOnce>
-  __device__ Words<V> Fetch(int64_t column, bool holds) const {
+  /// `at_once`: of CanFetchAtOnce.
+  template <int V>
+  __device__ Words<V> Fetch(int64_t column, bool holds, bool at_once) const {
     Words<V> words = {PackedGranule<W, V>::Filled(1), PackedGranule<W, V>::Filled(0)};
     if (holds && weight_ != nullptr) {
-      words.weight = PackedGranule<W, V>::LoadConstant(weight_ + column, kAtOnce);
+      words.weight = PackedGranule<W, V>::LoadConstant(weight_ + column, at_once);
     }
     if (kKind == RowKind::kLayer && holds && bias_ != nullptr) {
-      words.bias = PackedGranule<W, V>::LoadConstant(bias_ + column, kAtOnce);
+      words.bias = PackedGranule<W, V>::LoadConstant(bias_ + column, at_once);
     }
     return words;
   }
@@ -109,13 +110,14 @@ class RowAffine {
     return aligned;
   }
 
-  /// y in the compute type. kRoundFirst: of round_normalized().
-  template <bool kRoundFirst, int V>
+  /// y in the compute type. `round_first`: of round_normalized().
+  template <int V>
   __device__ void Apply(const PackedGranule<X, V>& x, const Words<V>& words,
-                        const RowNormalizer<kKind, X>& normalize, C (&y)[V]) const {
+                        const RowNormalizer<kKind, X>& normalize, bool round_first,
+                        C (&y)[V]) const {
 #pragma unroll
     for (int i = 0; i < V; ++i) y[i] = normalize(x.Wide(i));
-    if constexpr (kRoundFirst) {
+    if (round_first) {
       const auto rounded = PackedGranule<X, V>::Rounded(y);
 #pragma unroll
       for (int i = 0; i < V; ++i) y[i] = rounded.Wide(i);
@@ -145,16 +147,19 @@ __host__ __device__ constexpr int FetchedTogether() {
 }
 
 /// Calls visit(granule number, column, y) for every granule of the thread, those past the row's end
-/// included, y in the compute type.
-template <bool kFetchAtOnce, bool kRoundFirst, typename Pair, RowKind kKind, typename X, int V,
-          int kGranules, typename Owner, typename Visit>
-__device__ void ForEachOutput(const HeldRow<X, V, kGranules, Owner>& row,
+/// included, y in the compute type. kPlain: weight and bias can be fetched at once, and there is one
+/// rounding; not kPlain takes every call.
+template <bool kPlain, typename Pair, RowKind kKind, typename X, int V, int kGranules,
+          typename Owner, typename Visit>
+__device__ void ForEachOutput(const RowForwardParams& p, const HeldRow<X, V, kGranules, Owner>& row,
                               const RowAffine<Pair, kKind>& affine,
                               const RowNormalizer<kKind, X>& normalize, Visit&& visit) {
   using Row = HeldRow<X, V, kGranules, Owner>;
   constexpr int kMost =
       FetchedTogether<typename Pair::Weight, kKind, V, kGranules * PackedGranule<X, V>::kWords>();
   constexpr int kTogether = kMost < kGranules ? kMost : kGranules;
+  const bool at_once = kPlain || affine.template CanFetchAtOnce<V>(p.aligned);
+  const bool round_first = !kPlain && affine.round_normalized();
 #pragma unroll
   for (int first = 0; first < kGranules; first += kTogether) {
     RowAffineWords<typename Pair::Weight, V> words[kTogether];
@@ -162,7 +167,7 @@ __device__ void ForEachOutput(const HeldRow<X, V, kGranules, Owner>& row,
     for (int i = 0; i < kTogether; ++i) {
       const int g = first + i;
       if (g < kGranules) {
-        words[i] = affine.template Fetch<V, kFetchAtOnce>(row.first + g * Row::kStep, row.Holds(g));
+        words[i] = affine.template Fetch<V>(row.first + g * Row::kStep, row.Holds(g), at_once);
       }
     }
 #pragma unroll
@@ -170,7 +175,7 @@ __device__ void ForEachOutput(const HeldRow<X, V, kGranules, Owner>& row,
       const int g = first + i;
       if (g < kGranules) {
         ComputeOf<X> y[V];
-        affine.template Apply<kRoundFirst, V>(row.values[g], words[i], normalize, y);
+        affine.template Apply<V>(row.values[g], words[i], normalize, round_first, y);
         visit(g, row.first + g * Row::kStep, y);
       }
     }
@@ -229,50 +234,48 @@ class ShiftedPairs {
   uint32_t last_held_ = 0;
 };
 
-template <bool kRoundFirst, RowKind kKind, typename Pair, typename X, int V, int kGranules,
-          typename Owner>
+template <RowKind kKind, typename Pair, typename X, int V, int kGranules, typename Owner>
 __device__ void WriteHeldRow(const RowForwardParams& p, const HeldRow<X, V, kGranules, Owner>& row,
                              int64_t row_offset, const RowAffine<Pair, kKind>& affine,
                              const RowNormalizer<kKind, X>& normalize) {
   using Values = const ComputeOf<X>(&)[V];
+  constexpr bool kPairs = V == 2 && sizeof(StorageOf<X>) == 2;
+  // Rows of one warp may start at odd and even addresses.
+  constexpr bool kMixedRows = kPairs && Owner::kLanesPerRow < kWarpThreads;
   StorageOf<X>* y = static_cast<StorageOf<X>*>(p.y) + row_offset;
+  const bool plain = affine.template CanFetchAtOnce<V>(p.aligned) && !affine.round_normalized();
   const bool store_at_once = CanAccessAtOnce<X, V>(p, y);
-  // Rows of one warp may differ in that.
-  constexpr bool kMixedRows =
-      V == 2 && sizeof(StorageOf<X>) == 2 && Owner::kLanesPerRow < kWarpThreads;
   const auto store = [&](int g, int column, Values values, bool at_once) {
     auto granule = PackedGranule<X, V>::Rounded(values);
     granule.Forget();  // not computed in the branch: granules can be under way together
     if (row.Holds(g)) granule.Store(y + column, at_once);
   };
-  if (!affine.template CanFetchAtOnce<V>(p.aligned)) {
-    ForEachOutput<false, kRoundFirst>(
-        row, affine, normalize,
-        [&](int g, int column, Values values) { store(g, column, values, store_at_once); });
-  } else if (store_at_once) {
-    ForEachOutput<true, kRoundFirst>(row, affine, normalize, [&](int g, int column, Values values) {
-      store(g, column, values, true);
-    });
-  } else if constexpr (V == 2 && sizeof(StorageOf<X>) == 2) {
-    ShiftedPairs<X, kGranules, Owner> pairs(row, y);
-    ForEachOutput<true, kRoundFirst>(row, affine, normalize, [&](int g, int column, Values values) {
-      pairs.Store(g, column, PackedGranule<X, 2>::Rounded(values).words[0]);
-    });
-    pairs.Finish();
-  } else {
-    ForEachOutput<true, kRoundFirst>(row, affine, normalize, [&](int g, int column, Values values) {
-      store(g, column, values, false);
-    });
+  if (plain && store_at_once && !kMixedRows) {
+    ForEachOutput<true>(p, row, affine, normalize,
+                        [&](int g, int column, Values values) { store(g, column, values, true); });
+    return;
   }
+  if constexpr (kPairs) {
+    if (plain) {
+      ShiftedPairs<X, kGranules, Owner> pairs(row, y);
+      ForEachOutput<true>(p, row, affine, normalize, [&](int g, int column, Values values) {
+        pairs.Store(g, column, PackedGranule<X, 2>::Rounded(values).words[0]);
+      });
+      pairs.Finish();
+      return;
+    }
+  }
+  ForEachOutput<false>(p, row, affine, normalize, [&](int g, int column, Values values) {
+    store(g, column, values, store_at_once);
+  });
 }
 
-template <bool kRoundFirst, RowKind kKind, typename Pair, typename X, int V, int kGranules,
-          typename Owner>
+template <RowKind kKind, typename Pair, typename X, int V, int kGranules, typename Owner>
 __device__ void WriteHeldRow(const RowForwardParams& p, const SplitRow<X, V, kGranules, Owner>& row,
                              int64_t row_offset, const RowAffine<Pair, kKind>& affine,
                              const RowNormalizer<kKind, X>& normalize) {
-  WriteHeldRow<kRoundFirst, kKind, Pair>(p, row.main, row_offset, affine, normalize);
-  WriteHeldRow<kRoundFirst, kKind, Pair>(p, row.extra, row_offset, affine, normalize);
+  WriteHeldRow<kKind, Pair>(p, row.main, row_offset, affine, normalize);
+  WriteHeldRow<kKind, Pair>(p, row.extra, row_offset, affine, normalize);
 }
 
 /// Writes y of a row in the type of x.
@@ -281,13 +284,7 @@ __device__ void WriteRow(const RowForwardParams& p, const Row& row, int64_t row_
                          const RowAffine<Pair, kKind>& affine,
                          const RowStats<typename RowAffine<Pair, kKind>::C>& stats) {
   const RowNormalizer<kKind, typename Pair::Activation> normalize(stats);
-  if constexpr (Row::kNarrow) {
-    if (affine.round_normalized()) {
-      WriteHeldRow<true, kKind, Pair>(p, row, row_offset, affine, normalize);
-      return;
-    }
-  }
-  WriteHeldRow<false, kKind, Pair>(p, row, row_offset, affine, normalize);
+  WriteHeldRow<kKind, Pair>(p, row, row_offset, affine, normalize);
 }
 
 }  // namespace norm_device

@@ -89,7 +89,7 @@ __device__ void StoreQuantized(const RowForwardParams& p, uint8_t* y, bool at_on
   }
 }
 
-/// Calls visit(column, y) for every granule of a held row, in the ways that ForEachOutput has.
+/// Calls visit(column, y) for every granule of a held row.
 template <typename Pair, RowKind kKind, typename X, int V, int kGranules, typename Owner,
           typename Visit>
 __device__ void ForEachFloat(const RowForwardParams& p, const HeldRow<X, V, kGranules, Owner>& row,
@@ -98,18 +98,10 @@ __device__ void ForEachFloat(const RowForwardParams& p, const HeldRow<X, V, kGra
   const auto held = [&](int g, int column, const float(&values)[V]) {
     if (row.Holds(g)) visit(column, values);
   };
-  const bool at_once = affine.template CanFetchAtOnce<V>(p.aligned);
-  if constexpr (HeldRow<X, V, kGranules, Owner>::kNarrow) {
-    if (affine.round_normalized()) {
-      // The slow way of fetching is right for both.
-      ForEachOutput<false, true>(row, affine, normalize, held);
-      return;
-    }
-  }
-  if (at_once) {
-    ForEachOutput<true, false>(row, affine, normalize, held);
+  if (affine.template CanFetchAtOnce<V>(p.aligned) && !affine.round_normalized()) {
+    ForEachOutput<true>(p, row, affine, normalize, held);
   } else {
-    ForEachOutput<false, false>(row, affine, normalize, held);
+    ForEachOutput<false>(p, row, affine, normalize, held);
   }
 }
 

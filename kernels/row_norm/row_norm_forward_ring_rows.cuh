@@ -41,6 +41,7 @@ struct RingShared {
       residual_full[i].Init(1);
     }
     TransferBarrier::FenceInit();
+    FenceBeforeBulkCopies();
   }
   /// The others, by at least kRows threads of other warps; a barrier of all users follows.
   __device__ void Init(int thread, int warps) {

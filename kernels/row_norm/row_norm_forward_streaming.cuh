@@ -60,15 +60,11 @@ __global__ void __launch_bounds__(kStreamingThreads)
       const int64_t step = static_cast<int64_t>(blockDim.x) * V;
       for (int64_t column = static_cast<int64_t>(threadIdx.x) * V; column < p.hidden_size;
            column += step) {
-        const auto words = p.aligned ? affine.template Fetch<V, true>(column, true)
-                                     : affine.template Fetch<V, false>(column, true);
+        const auto words = affine.template Fetch<V>(column, true, V == 1 || p.aligned);
         C values[V];
-        const auto x = PackedGranule<X, V>::Load(input + row_offset + column, p.aligned);
-        if (affine.round_normalized()) {
-          affine.template Apply<true, V>(x, words, normalize, values);
-        } else {
-          affine.template Apply<false, V>(x, words, normalize, values);
-        }
+        affine.template Apply<V>(
+            PackedGranule<X, V>::Load(input + row_offset + column, V == 1 || p.aligned), words,
+            normalize, affine.round_normalized(), values);
         visit(column, values);
       }
     };

@@ -175,6 +175,39 @@ TEST_P(BatchNormRowsDataTest, NanAndInfinityStayInTheirChannels) {
   }
 }
 
+TEST_P(BatchNormRowsDataTest, OutputsMayReplaceInputs) {
+  const BatchNormShape shape = GetParam();
+  const BatchForwardCase forward = MakeForward(shape, kF32, BatchNormMode::kTraining);
+  std::vector<std::byte> x = ToBytes(DType::kF32, forward.x);
+  std::vector<std::byte> weight = ToBytes(DType::kF32, forward.weight);
+  std::vector<std::byte> bias = ToBytes(DType::kF32, forward.bias);
+  BatchNormForwardArgs args;
+  args.x = x.data();
+  args.y = x.data();
+  args.weight = weight.data();
+  args.bias = bias.data();
+  args.shape = shape;
+  ASSERT_TRUE(runner_->Run(args).ok());
+  EXPECT_EQ(x, RunCase(*runner_, forward).y);
+
+  BatchBackwardCase backward = MakeBackward(shape, kF32, BatchNormMode::kTraining);
+  backward.statistics = SavedStatistics::kRecomputed;
+  const std::vector<std::byte> dx = RunCase(*runner_, backward).dx;
+  for (bool replaces_dy : {true, false}) {
+    SCOPED_TRACE(replaces_dy);
+    x = ToBytes(DType::kF32, backward.x);
+    std::vector<std::byte> dy = ToBytes(DType::kF32, backward.dy);
+    BatchNormBackwardArgs gradient;
+    gradient.dy = dy.data();
+    gradient.x = x.data();
+    gradient.dx = replaces_dy ? dy.data() : x.data();
+    gradient.weight = weight.data();
+    gradient.shape = shape;
+    ASSERT_TRUE(runner_->Run(gradient).ok());
+    EXPECT_EQ(replaces_dy ? dy : x, dx);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Shapes, BatchNormRowsDataTest, ::testing::ValuesIn(kShapes),
                          [](const auto& named) { return Name(named.param); });
 

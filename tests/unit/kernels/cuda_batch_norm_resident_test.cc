@@ -16,9 +16,9 @@ namespace {
 /// A channel over all blocks; more channels than groups, several rounds of them; planes of a few
 /// bytes, whose last item holds fewer channels; and shapes that several passes take.
 constexpr BatchNormShape kShapes[] = {
-    {3, 1, 40000},  {1, 2, 70000},   {2, 300, 640}, {5, 150, 1568}, {64, 700, 16}, {17, 150, 49},
-    {130, 40, 196}, {129, 1028, 4},  {6, 270, 8},   {33, 13, 48},   {7, 5, 1000},  {200, 3, 25},
-    {2, 9, 4112},   {40, 133, 128},  {9, 24, 12},
+    {3, 1, 40000}, {1, 2, 70000},  {2, 300, 640},  {5, 150, 1568}, {64, 700, 16},
+    {17, 150, 49}, {130, 40, 196}, {129, 1028, 4}, {6, 270, 8},    {33, 13, 48},
+    {7, 5, 1000},  {200, 3, 25},   {2, 9, 4112},   {40, 133, 128}, {9, 24, 12},
 };
 
 class CudaBatchNormResidentTest : public ::testing::TestWithParam<DTypePair> {
@@ -41,8 +41,8 @@ class CudaBatchNormResidentTest : public ::testing::TestWithParam<DTypePair> {
     problem.shape = forward.shape;
     problem.dtypes = forward.dtypes;
     problem.x = forward.x;
-    problem.dy = MakeNormal(static_cast<int64_t>(forward.x.size()), 0.25, 1.0,
-                            forward.dtypes.dtype, 56);
+    problem.dy =
+        MakeNormal(static_cast<int64_t>(forward.x.size()), 0.25, 1.0, forward.dtypes.dtype, 56);
     problem.weight = forward.weight;
     return problem;
   }
@@ -191,11 +191,10 @@ TEST(CudaBatchNormExtremesTest, HugeAndTinyChannelsMatchTheReference) {
   const std::unique_ptr<NormRunner> runner = MakeTestRunner();
   for (DType dtype : {DType::kF32, DType::kBF16}) {
     for (double scale : {1e37, 3e30, 1e19, 1e-25, 1e-30}) {
-      for (const BatchNormShape& shape :
-           {BatchNormShape{3, 5, 4096}, BatchNormShape{16, 40, 49}, BatchNormShape{50, 7, 16},
-            BatchNormShape{20, 6, 33}}) {
-        SCOPED_TRACE(::testing::Message() << DTypeName(dtype) << " " << scale << " "
-                                          << Name(shape));
+      for (const BatchNormShape& shape : {BatchNormShape{3, 5, 4096}, BatchNormShape{16, 40, 49},
+                                          BatchNormShape{50, 7, 16}, BatchNormShape{20, 6, 33}}) {
+        SCOPED_TRACE(::testing::Message()
+                     << DTypeName(dtype) << " " << scale << " " << Name(shape));
         BatchForwardCase problem;
         problem.shape = shape;
         problem.dtypes = {dtype, DType::kF32};

@@ -34,8 +34,8 @@ class DeviceArrays {
     return Make(ToBytes(dtype, testing::MakeNormal(count, shift, scale, dtype, seed)));
   }
   void* MakeOutput(int64_t count, DType dtype) {
-    return Make(std::vector<std::byte>(static_cast<size_t>(count) * DTypeSize(dtype),
-                                       std::byte{0x5A}));
+    return Make(
+        std::vector<std::byte>(static_cast<size_t>(count) * DTypeSize(dtype), std::byte{0x5A}));
   }
   std::vector<std::byte> Read(const void* data, size_t bytes) {
     std::vector<std::byte> host(bytes);

@@ -31,6 +31,11 @@ class ScriptedRunner : public NormRunner {
     script_(std::get<RmsNormForwardArgs>(call));
     return Status();
   }
+  size_t SegmentsWorkspaceBytes(const std::vector<NormCall>&) override { return 0; }
+  Status ExecuteSegments(const std::vector<NormCall>& calls, Workspace workspace) override {
+    for (const NormCall& call : calls) NORM_RETURN_IF_ERROR(Execute(call, workspace));
+    return Status();
+  }
 
  private:
   Script script_;

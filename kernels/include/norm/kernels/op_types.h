@@ -23,7 +23,7 @@ enum class Rounding : uint8_t { kOnce, kNormalizedFirst };
 ///   kF8E4M3PerRow  row_scale[r] = max_h |y[r,h]| / 448, q[r,h] = f8(y[r,h] * (1 / row_scale[r]))
 ///   kInt8PerRow    row_scale[r] = max_h |y[r,h]| / 127, q[r,h] = int8(y[r,h] * (1 / row_scale[r]))
 ///
-/// so that y is about q * scale. Scales, reciprocals and products are f32, each rounded once.
+/// so that y is about q * scale. Scales and quotients are f32, to within a few of its roundings.
 /// f8 is E4M3 of arXiv:2209.05433 (no infinities), to the nearest, ties to even, saturated at 448
 /// with the sign of y, infinities too; NaN is 0x7f: CUDA's __NV_SATFINITE. int8 is to the nearest,
 /// ties to even, in [-127, 127].
