@@ -19,7 +19,8 @@ constexpr int64_t kPieceBytes = 16;
 /// Shared memory that a block takes besides its dynamic part: what the runtime keeps of it and
 /// mbarriers.
 constexpr int64_t kReservedBytes = 1 << 10;
-constexpr int64_t kStaticBytes = 256;
+constexpr int64_t kTileStaticBytes = 512;
+constexpr int64_t kBlockStaticBytes = 256;
 /// Plain sums of plain sums: each level rounds like a sum of so many terms.
 constexpr int64_t kMaxPartialRows = int64_t{kPlainSumRows} * kPlainSumRows;
 
@@ -27,8 +28,8 @@ constexpr int64_t CeilDiv(int64_t a, int64_t b) { return a / b + (a % b != 0 ? 1
 constexpr int64_t RoundUp(int64_t a, int64_t b) { return CeilDiv(a, b) * b; }
 
 /// Dynamic shared memory of each of `resident` blocks.
-int64_t SharedBudget(DeviceTraits device, int resident) {
-  return (device.max_shared_bytes + kReservedBytes) / resident - kReservedBytes - kStaticBytes;
+int64_t SharedBudget(DeviceTraits device, int resident, int64_t static_bytes) {
+  return (device.max_shared_bytes + kReservedBytes) / resident - kReservedBytes - static_bytes;
 }
 
 /// Multiprocessors that clusters can use at once: a cluster stays in one group of 16 to 18 of them,
@@ -38,6 +39,16 @@ int64_t ClusterMultiprocessors(DeviceTraits device, int cluster_blocks) {
   if (cluster_blocks <= 2) return device.sm_count;
   return cluster_blocks <= 8 ? int64_t{device.sm_count} * 10 / 11
                              : int64_t{device.sm_count} * 17 / 20;
+}
+
+/// A launch asks for more than kSharedBytesWithoutAsking only when the dynamic part alone is more:
+/// a part that exceeds it together with the static one is made to.
+int64_t AskedSharedBytes(int64_t bytes) {
+  constexpr int64_t kSharedBytesWithoutAsking = 48 << 10;
+  constexpr int64_t kMostStaticBytes = 1 << 10;
+  return bytes > kSharedBytesWithoutAsking - kMostStaticBytes
+             ? std::max(bytes, kSharedBytesWithoutAsking + kPieceBytes)
+             : bytes;
 }
 
 int WideElements(DType dtype) { return 16 / static_cast<int>(DTypeSize(dtype)); }
@@ -99,17 +110,17 @@ bool PlanTiles(const Row& row, RowBackwardPlan& plan) {
                                static_cast<int64_t>(sizeof(float)) * row.gradients();
   const int64_t stage_bytes = warps * row.ring_tensors * plan.tensor_bytes;
   const int resident = norm_device::ResidentTileBlocks(plan.granules * row.granule());
-  const int64_t budget = SharedBudget(row.device, resident);
+  const int64_t budget = SharedBudget(row.device, resident, kTileStaticBytes);
   int64_t stages = (budget - totals_bytes) / stage_bytes;
   int64_t blocks_per_sm = resident;
   if (stages < kMinStages) {
-    stages = (SharedBudget(row.device, 1) - totals_bytes) / stage_bytes;
+    stages = (SharedBudget(row.device, 1, kTileStaticBytes) - totals_bytes) / stage_bytes;
     blocks_per_sm = 1;
   }
   if (stages < 1) return false;
   plan.stages = static_cast<int>(std::min<int64_t>(stages, kMaxStages));
   plan.column_totals_offset = plan.stages * stage_bytes;
-  plan.shared_bytes = plan.column_totals_offset + totals_bytes;
+  plan.shared_bytes = AskedSharedBytes(plan.column_totals_offset + totals_bytes);
   plan.rows_per_block = warps * plan.tile_rows;
   plan.max_row_blocks = row.device.sm_count * blocks_per_sm;
   plan.max_partial_stages =
@@ -144,7 +155,7 @@ bool PlanBlocks(const Row& row, int cluster_blocks, int resident, bool relaxed,
       norm_device::CarefulDoubles(warps) * static_cast<int64_t>(sizeof(double));
   const int64_t totals_bytes = threads * plan.granules * row.granule() *
                                static_cast<int64_t>(sizeof(float)) * row.gradients();
-  const int64_t budget = SharedBudget(row.device, resident);
+  const int64_t budget = SharedBudget(row.device, resident, kBlockStaticBytes);
   const int64_t stages = (budget - exchange_bytes - careful_bytes - totals_bytes) / stage_bytes;
   plan.pipelined = row.device.HasClusters() && (cluster || stages >= norm_device::kRelaxedStages);
   if (stages < (relaxed && row.device.HasClusters() ? norm_device::kRelaxedStages
@@ -156,7 +167,7 @@ bool PlanBlocks(const Row& row, int cluster_blocks, int resident, bool relaxed,
   plan.column_totals_offset = plan.stages * stage_bytes;
   plan.exchange_offset = plan.column_totals_offset + totals_bytes;
   plan.careful_offset = RoundUp(plan.exchange_offset + exchange_bytes, sizeof(double));
-  plan.shared_bytes = plan.careful_offset + careful_bytes;
+  plan.shared_bytes = AskedSharedBytes(plan.careful_offset + careful_bytes);
   plan.max_row_blocks = std::max<int64_t>(
       1, ClusterMultiprocessors(row.device, cluster_blocks) * resident / cluster_blocks);
   plan.max_partial_stages = kMaxPartialRows;
@@ -173,7 +184,7 @@ RowBackwardPlan PlanRowBackward(RowKind kind, int64_t hidden_size, DType dtype, 
   if (dtype != DType::kF64) {
     plan.wide = row.wide;
     if (PlanTiles(row, plan)) return plan;
-    // Blocks of a little over half the threads that fit leave the rest unused; halves of them do not.
+    // Blocks of a little over half the threads that fit leave the rest unused; halves do not.
     constexpr int64_t kFewThreads = 352;
     constexpr int kHalvesPerSm = 3;
     if (device.HasClusters() && row.wide && PlanBlocks(row, 1, 1, true, plan) &&
