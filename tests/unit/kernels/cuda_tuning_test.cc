@@ -27,8 +27,10 @@ int64_t HeldElements(const RowForwardPlan& plan, DType dtype) {
            static_cast<int64_t>(DTypeSize(dtype));
   }
   const int64_t threads = int64_t{plan.threads} * plan.cluster_blocks / plan.rows_per_block;
-  return threads *
-         norm_device::HeldRowElements(plan.method, static_cast<int>(DTypeSize(dtype)), plan.wide);
+  const int extra = !plan.wide && norm_device::HasExtraElement(plan.method) ? 1 : 0;
+  return threads * norm_device::HeldRowElements(plan.method, static_cast<int>(DTypeSize(dtype)),
+                                                plan.wide) +
+         extra;
 }
 
 TEST(RowNormTuningTest, EveryRowFitsItsThreads) {
