@@ -97,7 +97,7 @@ Status RowNormBackwardCuda(const RowNormBackwardArgs& args, Workspace workspace,
     NORM_RETURN_IF_ERROR(plan.row.UsesRing() ? LaunchRing(args, plan, stream)
                                              : LaunchCareful(args, plan, stream));
   }
-  return plan.wants_gradients ? LaunchFinalize(args, plan, device.value(), stream) : Status();
+  return plan.finalizes ? LaunchFinalize(args, plan, device.value(), stream) : Status();
 }
 
 size_t RowNormBackwardCudaWorkspaceBytes(const RowNormBackwardArgs& args) {

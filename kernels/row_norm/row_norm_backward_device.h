@@ -15,6 +15,7 @@ enum class BackwardLaunchKind : uint8_t { kSingle, kSegments };
 /// Who owns a row of x and dy, and where it waits between the passes over it.
 enum class RowBackwardMethod : uint8_t {
   kTiles,         // ring kernels: lanes of a warp, in the warp's part of shared memory
+  kGroups,        // warps of a block that has several such groups, in the group's part of it
   kBlock,         // a block, in shared memory
   kCluster,       // the blocks of a cluster, in their shared memory
   kCarefulWarp,   // f64: a warp, kCarefulElements per thread in registers
@@ -63,6 +64,8 @@ struct RingBackwardParams {
   void* dx;
   float* dweight_partials;  // [chunks * row blocks, hidden_size]; null: not wanted
   float* dbias_partials;
+  void* dweight;  // group kernel: its launch's blocks, one cluster, write the sums themselves; null
+  void* dbias;    // where partials are finalized
   int64_t rows;
   int64_t hidden_size;
   int64_t row_blocks;  // blocks (clusters) that rows are dealt out to in turn
@@ -72,11 +75,16 @@ struct RingBackwardParams {
   int stages;
   int ring_tensors;          // 3 with dresidual_sum, else 2
   int tensor_bytes;          // of one chunk of one tensor in a stage
-  int column_totals_offset;  // in shared memory, in bytes
+  int column_totals_offset;  // in shared memory, in bytes; group kernel: negative without totals
   int exchange_offset;       // block kernel
   int careful_offset;
   int cluster_blocks;  // that share a row
   int columns;         // of one block
+  int group_warps;     // that share a row: group kernel
+  int groups;          // of a block: group kernel
+  int64_t group_rows;  // rows of every group; the first rows_left groups have one more
+  int64_t rows_left;
+  float column_share;  // 1 / hidden_size
   int lanes;           // of a warp that share a row: warp kernel
   int tile_rows;       // of a warp's stage: warp kernel
   int partial_stages;  // stages of a block (of a warp) that one partial row adds up
@@ -142,6 +150,13 @@ struct RowStatisticsParams {
   double eps;
   bool aligned;
 };
+
+inline constexpr int kMaxGroups = 8;        // of a block of the group kernel
+inline constexpr int kMaxGroupStages = 32;  // of all its groups
+inline constexpr int kMaxGroupWarps = 16;   // of all its groups
+
+/// Threads of a block of the group kernel whose registers a multiprocessor holds.
+constexpr int GroupKernelThreads(int thread_elements) { return thread_elements > 24 ? 384 : 512; }
 
 inline constexpr int kTileThreads = 256;       // of a block of the warp kernel
 inline constexpr int kMaxRingThreads = 512;    // of a block that owns a row, or a part of it

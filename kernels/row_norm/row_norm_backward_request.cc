@@ -25,15 +25,18 @@ auto VisitNarrowElement(DType dtype, Visitor&& visitor) {
 BackwardPlan PlanBackward(const RowNormBackwardArgs& args, DeviceTraits device, void* workspace) {
   BackwardPlan plan;
   plan.wants_gradients = args.dweight != nullptr || args.dbias != nullptr;
+  plan.finalizes = plan.wants_gradients;
   if (args.rows == 0) return plan;
   const int ring_tensors = args.dresidual_sum == nullptr ? 2 : 3;
   plan.row =
       PlanRowBackward(DeviceKind(args.kind), args.hidden_size, args.dtype, ring_tensors, device);
-  plan.launch = LaunchRowBackward(plan.row, args.rows);
+  plan.launch = LaunchRowBackward(plan.row, args.rows, plan.wants_gradients);
   plan.takes_statistics = plan.row.UsesRing() && args.rstd == nullptr;
   WorkspaceLayout layout(workspace);
   const bool sums_columns = plan.row.method != norm_device::RowBackwardMethod::kStreaming;
   plan.partials = plan.launch.row_blocks * plan.launch.block_partials;
+  if (plan.row.column_totals_offset < 0) plan.partials *= plan.row.groups;
+  if (plan.launch.direct) plan.partials = 0;
   if (!sums_columns) {
     plan.columns = PlanColumns(args.rows, args.hidden_size, args.dtype, device);
     plan.partials = plan.columns.launch.blocks_y;
@@ -48,8 +51,13 @@ BackwardPlan PlanBackward(const RowNormBackwardArgs& args, DeviceTraits device, 
   }
   const size_t partials_bytes =
       static_cast<size_t>(plan.partials * args.hidden_size) * plan.partial_bytes();
-  if (args.dweight != nullptr) plan.dweight_partials = layout.TakeBytes(partials_bytes);
-  if (args.dbias != nullptr) plan.dbias_partials = layout.TakeBytes(partials_bytes);
+  plan.finalizes = plan.wants_gradients && !plan.launch.direct;
+  if (plan.finalizes && args.dweight != nullptr) {
+    plan.dweight_partials = layout.TakeBytes(partials_bytes);
+  }
+  if (plan.finalizes && args.dbias != nullptr) {
+    plan.dbias_partials = layout.TakeBytes(partials_bytes);
+  }
   plan.workspace = workspace;
   plan.workspace_bytes = layout.size_bytes();
   return plan;
@@ -91,6 +99,10 @@ norm_device::RingBackwardParams RingParams(const RowNormBackwardArgs& args,
   params.dx = args.dx;
   params.dweight_partials = static_cast<float*>(plan.dweight_partials);
   params.dbias_partials = static_cast<float*>(plan.dbias_partials);
+  if (plan.launch.direct) {
+    params.dweight = args.dweight;
+    params.dbias = args.dbias;
+  }
   params.rows = args.rows;
   params.hidden_size = args.hidden_size;
   params.row_blocks = plan.launch.row_blocks;
@@ -103,7 +115,12 @@ norm_device::RingBackwardParams RingParams(const RowNormBackwardArgs& args,
   params.column_totals_offset = static_cast<int>(row.column_totals_offset);
   params.exchange_offset = static_cast<int>(row.exchange_offset);
   params.careful_offset = static_cast<int>(row.careful_offset);
-  params.cluster_blocks = row.cluster_blocks;
+  params.cluster_blocks = plan.launch.config.cluster_blocks;
+  params.group_warps = row.group_warps;
+  params.groups = row.groups;
+  params.group_rows = args.rows / (plan.launch.row_blocks * row.groups);
+  params.rows_left = args.rows % (plan.launch.row_blocks * row.groups);
+  params.column_share = 1.0F / static_cast<float>(args.hidden_size);
   params.columns = row.columns;
   params.tile_rows = row.tile_rows;
   params.partial_stages = static_cast<int>(plan.launch.partial_stages);

@@ -14,6 +14,7 @@ struct BackwardPlan {
   RowBackwardLaunch launch;
   ColumnPlan columns;  // kStreaming
   bool wants_gradients = false;
+  bool finalizes = false;         // a launch of its own adds partial rows up
   bool takes_statistics = false;  // ring kernels: a launch of its own computes them first
   int64_t partials = 0;
   void* dweight_partials = nullptr;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "row_norm/row_norm_backward_block.cuh"
+#include "row_norm/row_norm_backward_groups.cuh"
 #include "row_norm/row_norm_backward_tiles.cuh"
 
 namespace norm_device {
@@ -39,18 +40,39 @@ const void* SelectTiles(const RingKernel& kernel) {
   return nullptr;
 }
 
+template <typename Launch, typename X, RowKind kKind, int V, bool kAligned>
+const void* SelectGroups(const RingKernel& kernel) {
+  const auto granules = [&]<int kGranules>() {
+    return reinterpret_cast<const void*>(
+        &RowBackwardGroups<X, kKind, V, kGranules, kAligned, GroupKernelThreads(V * kGranules),
+                           Launch>);
+  };
+  if constexpr (V > 1) {
+    if constexpr (sizeof(StorageOf<X>) == 2) {
+      if (kernel.granules == 2) return granules.template operator()<2>();
+    }
+    if (kernel.granules == 4) return granules.template operator()<4>();
+  }
+  return nullptr;
+}
+
 template <typename Launch, typename X, RowKind kKind, int V, int kGranules, bool kAligned>
 const void* BlockKernel(const RingKernel& kernel) {
   if (kernel.method == RowBackwardMethod::kCluster) {
     return reinterpret_cast<const void*>(&RowBackwardBlock<X, kKind, V, kGranules, kAligned,
                                                            kMaxRingThreads, 1, true, true, Launch>);
   }
-  return kernel.pipelined ? reinterpret_cast<const void*>(
-                                &RowBackwardBlock<X, kKind, V, kGranules, kAligned, kMaxRingThreads,
-                                                  1, false, true, Launch>)
-                          : reinterpret_cast<const void*>(
-                                &RowBackwardBlock<X, kKind, V, kGranules, kAligned, kMaxRingThreads,
-                                                  1, false, false, Launch>);
+  // Wide rows that fit one block are the group kernel's.
+  if constexpr (V > 1) {
+    return nullptr;
+  } else {
+    return kernel.pipelined ? reinterpret_cast<const void*>(
+                                  &RowBackwardBlock<X, kKind, V, kGranules, kAligned,
+                                                    kMaxRingThreads, 1, false, true, Launch>)
+                            : reinterpret_cast<const void*>(
+                                  &RowBackwardBlock<X, kKind, V, kGranules, kAligned,
+                                                    kMaxRingThreads, 1, false, false, Launch>);
+  }
 }
 
 template <typename Launch, typename X, RowKind kKind, int V, bool kAligned>
@@ -70,9 +92,14 @@ const void* SelectBlock(const RingKernel& kernel) {
 
 template <typename Launch, typename X, RowKind kKind, int V, bool kAligned>
 const void* SelectRing(const RingKernel& kernel) {
-  return kernel.method == RowBackwardMethod::kTiles
-             ? SelectTiles<Launch, X, kKind, V, kAligned>(kernel)
-             : SelectBlock<Launch, X, kKind, V, kAligned>(kernel);
+  switch (kernel.method) {
+    case RowBackwardMethod::kTiles:
+      return SelectTiles<Launch, X, kKind, V, kAligned>(kernel);
+    case RowBackwardMethod::kGroups:
+      return SelectGroups<Launch, X, kKind, V, kAligned>(kernel);
+    default:
+      return SelectBlock<Launch, X, kKind, V, kAligned>(kernel);
+  }
 }
 
 template <typename Launch, typename X, RowKind kKind>

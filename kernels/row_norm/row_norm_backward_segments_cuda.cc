@@ -36,7 +36,9 @@ std::vector<Request> PlanRequests(std::span<const RowNormBackwardArgs> segments,
 bool SameLaunch(const BackwardPlan& a, const BackwardPlan& b) {
   return a.row.method == b.row.method && a.row.threads == b.row.threads &&
          a.row.granules == b.row.granules && a.row.lanes == b.row.lanes &&
-         a.row.pipelined == b.row.pipelined && a.row.cluster_blocks == b.row.cluster_blocks;
+         a.row.pipelined == b.row.pipelined && a.row.group_warps == b.row.group_warps &&
+         a.row.groups == b.row.groups &&
+         a.launch.config.cluster_blocks == b.launch.config.cluster_blocks;
 }
 
 Status LaunchRings(std::span<const Request> requests, StreamHandle stream) {
@@ -117,7 +119,7 @@ Status RowNormBackwardSegmentsCuda(std::span<const RowNormBackwardArgs> segments
       }
       rings.push_back(request);
     }
-    if (request.plan.wants_gradients) finalizes.push_back(request);
+    if (request.plan.finalizes) finalizes.push_back(request);
   }
   NORM_RETURN_IF_ERROR(LaunchRings(rings, stream));
   return LaunchFinalizes(finalizes, device.value(), stream);

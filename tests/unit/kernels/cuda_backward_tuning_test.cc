@@ -59,6 +59,8 @@ int64_t HeldColumns(const RowBackwardPlan& plan, DType dtype) {
   switch (plan.method) {
     case RowBackwardMethod::kTiles:
       return plan.lanes * plan.granules * granule;
+    case RowBackwardMethod::kGroups:
+      return plan.group_warps * 32 * plan.granules * granule;
     case RowBackwardMethod::kBlock:
     case RowBackwardMethod::kCluster:
       return std::min<int64_t>(plan.columns, plan.threads * plan.granules * granule) *
@@ -71,6 +73,27 @@ int64_t HeldColumns(const RowBackwardPlan& plan, DType dtype) {
       break;
   }
   return INT64_MAX;
+}
+
+void CheckGroups(const RowBackwardPlan& plan, int64_t hidden_size, DType dtype, RowKind kind) {
+  EXPECT_EQ(plan.threads, plan.groups * plan.group_warps * 32);
+  EXPECT_LE(plan.groups * plan.group_warps, norm_device::kMaxGroupWarps);
+  EXPECT_LE(plan.groups * plan.stages, norm_device::kMaxGroupStages);
+  // Two stages at least: one is at work until the next row's sums have met.
+  EXPECT_GE(plan.stages, 2);
+  EXPECT_EQ(plan.rows_per_block, plan.groups);
+  // What lies past a row in its stage reads as zero: it must be there, for every thread.
+  const int64_t covered = HeldColumns(plan, dtype);
+  EXPECT_GE(plan.tensor_bytes, covered * static_cast<int64_t>(DTypeSize(dtype)));
+  EXPECT_GE(covered, hidden_size);
+  const int64_t gradients = kind == RowKind::kLayer ? 2 : 1;
+  if (plan.column_totals_offset < 0) {
+    EXPECT_EQ(plan.direct_blocks, 0);
+    EXPECT_LE(plan.max_partial_stages, 64);
+  } else {
+    EXPECT_EQ(plan.column_totals_offset % 16, 0);
+    EXPECT_GE(plan.shared_bytes - plan.column_totals_offset, covered * 4 * gradients);
+  }
 }
 
 TEST_P(RowBackwardTuningTest, EveryRowFitsItsThreads) {
@@ -95,6 +118,10 @@ TEST_P(RowBackwardTuningTest, RingsKeepTheDevicesLimits) {
     const auto element_bytes = static_cast<int64_t>(DTypeSize(dtype));
     EXPECT_GE(plan.tensor_bytes, std::max(1, plan.tile_rows) * plan.columns * element_bytes + 15);
     EXPECT_LE(plan.column_totals_offset, plan.shared_bytes);
+    if (plan.method == RowBackwardMethod::kGroups) {
+      CheckGroups(plan, hidden_size, dtype, kind);
+      return;
+    }
     if (plan.method == RowBackwardMethod::kTiles) {
       EXPECT_EQ(plan.tile_rows % (2 * (32 / plan.lanes)), 0);
       EXPECT_LE(plan.tile_rows, 32);
@@ -119,9 +146,17 @@ TEST_P(RowBackwardTuningTest, RingsKeepTheDevicesLimits) {
 TEST_P(RowBackwardTuningTest, RowsDecideOnlyHowManyBlocksAreLaunched) {
   ForEachPlan([&](const RowBackwardPlan& plan, int64_t, DType, RowKind) {
     for (int64_t rows : {int64_t{1}, int64_t{2}, int64_t{65}, int64_t{70000}, int64_t{1} << 33}) {
-      const RowBackwardLaunch launch = LaunchRowBackward(plan, rows);
+      const RowBackwardLaunch launch = LaunchRowBackward(plan, rows, true);
       EXPECT_EQ(launch.config.blocks_x, launch.row_blocks * plan.cluster_blocks);
-      EXPECT_LE(launch.row_blocks, plan.max_row_blocks);
+      EXPECT_LE(launch.row_blocks, std::max<int64_t>(plan.max_row_blocks, plan.direct_blocks));
+      if (launch.direct) {
+        // One cluster, one partial row in each block's shared memory.
+        EXPECT_EQ(launch.config.cluster_blocks, launch.config.blocks_x);
+        EXPECT_LE(launch.config.cluster_blocks, plan.direct_blocks);
+        EXPECT_EQ(launch.block_partials, 1);
+      } else {
+        EXPECT_EQ(launch.config.cluster_blocks, plan.cluster_blocks);
+      }
       EXPECT_LE(launch.config.blocks_x, kMaxBlocksX);
       EXPECT_EQ(launch.config.threads_x, plan.threads);
       EXPECT_EQ(launch.config.dynamic_shared_bytes, plan.shared_bytes);
@@ -132,6 +167,19 @@ TEST_P(RowBackwardTuningTest, RowsDecideOnlyHowManyBlocksAreLaunched) {
           rows);
     }
   });
+}
+
+TEST_P(RowBackwardTuningTest, FewRowsNeedNoPartialRowsWhereDweightIsWanted) {
+  const auto launch = [&](int64_t rows, bool sums_columns) {
+    const RowBackwardPlan plan = PlanRowBackward(RowKind::kRms, 2048, DType::kBF16, 2, GetParam());
+    return LaunchRowBackward(plan, rows, sums_columns);
+  };
+  EXPECT_TRUE(launch(1, true).direct);
+  EXPECT_EQ(launch(1, true).config.blocks_x, 1);
+  EXPECT_EQ(launch(32, true).direct, GetParam().HasClusters());
+  EXPECT_FALSE(launch(1, false).direct);
+  EXPECT_FALSE(launch(8192, true).direct);
+  EXPECT_EQ(launch(8192, true).config.blocks_x, GetParam().sm_count);
 }
 
 INSTANTIATE_TEST_SUITE_P(Devices, RowBackwardTuningTest, ::testing::ValuesIn(kDevices),
@@ -145,7 +193,8 @@ TEST(RowBackwardMethodTest, ChangesAtTheDocumentedSizes) {
   };
   EXPECT_EQ(method(512, DType::kF32), RowBackwardMethod::kTiles);
   EXPECT_EQ(method(513, DType::kF32), RowBackwardMethod::kBlock);
-  EXPECT_EQ(method(4096, DType::kBF16), RowBackwardMethod::kBlock);
+  EXPECT_EQ(method(516, DType::kF32), RowBackwardMethod::kGroups);
+  EXPECT_EQ(method(4096, DType::kBF16), RowBackwardMethod::kGroups);
   EXPECT_EQ(method(65536, DType::kF32), RowBackwardMethod::kCluster);
   EXPECT_EQ(method(262144, DType::kF32), RowBackwardMethod::kStreaming);
   EXPECT_EQ(method(65536, DType::kBF16, kAmpere), RowBackwardMethod::kStreaming);
