@@ -11,8 +11,7 @@ template <typename Launch, typename X, RowKind kKind, int V, int kGranules, int 
           bool kAligned>
 const void* TilesKernel() {
   return reinterpret_cast<const void*>(
-      &RowBackwardTiles<X, kKind, V, kGranules, kLanes, kAligned, kTileThreads,
-                        ResidentTileBlocks(kGranules * V), Launch>);
+      &RowBackwardTiles<X, kKind, V, kGranules, kLanes, kAligned, kTileThreads, Launch>);
 }
 
 template <typename Launch, typename X, RowKind kKind, int V, bool kAligned>
@@ -27,7 +26,9 @@ const void* SelectTiles(const RingKernel& kernel) {
     if (is(2, 8)) return TilesKernel<Launch, X, kKind, V, 2, 8, kAligned>();
     if (is(2, 16)) return TilesKernel<Launch, X, kKind, V, 2, 16, kAligned>();
     if (is(2, 32)) return TilesKernel<Launch, X, kKind, V, 2, 32, kAligned>();
-    if (is(4, 32)) return TilesKernel<Launch, X, kKind, V, 4, 32, kAligned>();
+    if constexpr (V == 4) {
+      if (is(4, 32)) return TilesKernel<Launch, X, kKind, V, 4, 32, kAligned>();
+    }
   } else {
     if (is(4, 4)) return TilesKernel<Launch, X, kKind, V, 4, 4, kAligned>();
     if (is(4, 8)) return TilesKernel<Launch, X, kKind, V, 4, 8, kAligned>();
