@@ -184,6 +184,7 @@ RowBackwardPlan PlanRowBackward(RowKind kind, int64_t hidden_size, DType dtype, 
   if (dtype != DType::kF64) {
     plan.wide = row.wide;
     if (PlanTiles(row, plan)) return plan;
+    if (PlanLongBackward(kind, hidden_size, dtype, ring_tensors, device, plan)) return plan;
     // Blocks of a little over half the threads that fit leave the rest unused; halves do not.
     constexpr int64_t kFewThreads = 352;
     constexpr int kHalvesPerSm = 3;
