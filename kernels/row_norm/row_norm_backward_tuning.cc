@@ -78,10 +78,9 @@ struct TileShape {
   int granules;
   int lanes;
 };
-constexpr TileShape kWideTiles[] = {{1, 4}, {2, 4}, {2, 8}, {2, 16}, {2, 32}, {4, 32}};
+constexpr TileShape kWideTiles[] = {{1, 4}, {2, 4}, {2, 8}, {2, 16}, {2, 32}};
 constexpr TileShape kNarrowTiles[] = {{4, 4}, {4, 8}, {8, 8}, {8, 16}, {8, 32}, {9, 32}, {16, 32}};
 constexpr int64_t kMaxTileBytes = 2 << 10;  // of a row
-constexpr int kMaxTileElements = 16;        // of a thread
 
 bool PlanTiles(const Row& row, RowBackwardPlan& plan) {
   constexpr int64_t kStageBytes = 2 << 10;  // of one tensor, about
@@ -89,7 +88,6 @@ bool PlanTiles(const Row& row, RowBackwardPlan& plan) {
   if (row.hidden_size * row.element_bytes() > kMaxTileBytes) return false;
   const auto find = [&](auto& shapes) {
     for (const TileShape& shape : shapes) {
-      if (shape.granules * row.granule() > kMaxTileElements) continue;
       if (shape.granules * shape.lanes >= row.granules()) {
         plan.granules = shape.granules;
         plan.lanes = shape.lanes;
@@ -235,14 +233,14 @@ RowBackwardPlan PlanRowBackward(RowKind kind, int64_t hidden_size, DType dtype, 
     if (PlanTiles(row, plan)) return plan;
     plan = {};
     plan.wide = row.wide;
+    if (PlanLongBackward(kind, hidden_size, dtype, ring_tensors, device, plan)) return plan;
     if (PlanGroups(row, plan)) return plan;
-    for (int cluster_blocks = 1; cluster_blocks <= (device.HasClusters() ? kMaxClusterBlocks : 1);
-         cluster_blocks *= 2) {
+    const int most_blocks = row.wide ? 0 : device.HasClusters() ? kMaxClusterBlocks : 1;
+    for (int cluster_blocks = 1; cluster_blocks <= most_blocks; cluster_blocks *= 2) {
       for (bool relaxed : {true, false}) {
         for (int resident : {8, 6, 4, 3, 2, 1}) {
           plan = {};
           plan.wide = row.wide;
-          if (row.wide && cluster_blocks == 1) continue;  // kGroups
           if (PlanBlocks(row, cluster_blocks, resident, relaxed, plan)) return plan;
         }
       }
