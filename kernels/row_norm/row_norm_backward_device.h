@@ -17,6 +17,7 @@ enum class RowBackwardMethod : uint8_t {
   kTiles,         // ring kernels: lanes of a warp, in the warp's part of shared memory
   kGroups,        // warps of a block that has several such groups, in the group's part of it
   kBlock,         // a block, in shared memory
+  kLong,          // sm_90: a block or a cluster, with a warp of each block that feeds the others
   kCluster,       // the blocks of a cluster, in their shared memory
   kCarefulWarp,   // f64: a warp, kCarefulElements per thread in registers
   kCarefulBlock,  // f64: a block
@@ -78,6 +79,7 @@ struct RingBackwardParams {
   int column_totals_offset;  // in shared memory, in bytes; group kernel: negative without totals
   int exchange_offset;       // block kernel
   int careful_offset;
+  int weights_offset;  // long rows: of weights that wait in shared memory
   int cluster_blocks;  // that share a row
   int columns;         // of one block
   int group_warps;     // that share a row: group kernel
@@ -105,6 +107,9 @@ constexpr int CarefulDoubles(int block_warps) { return 3 * block_warps; }
 /// Rows whose terms are added up in a plain f32 register: each addition rounds by at most 2^-24 of
 /// the sum.
 inline constexpr int kPlainSumRows = 32;
+/// As kPlainSumRows, of long rows. Rounding by at most half the last place of sums of so many equal
+/// terms adds up to 0.94e-6 of their total.
+inline constexpr int kPlainSumRowsOfLong = 40;
 
 /// The column kernel: dweight and dbias partials of strips of rows, for rows too long for
 /// registers.
@@ -130,15 +135,28 @@ struct FinalizeParams {
   int64_t hidden_size;
 };
 
-/// A segment has a block for every kFinalizeThreadsX columns.
+/// A segment has the blocks it would have alone.
 using FinalizeSegments = SegmentTable<FinalizeParams, 64>;
 static_assert(sizeof(FinalizeSegments) <= kMaxKernelParameterBytes);
 
 inline constexpr int kStatisticsMaxThreads = 512;
 inline constexpr int kColumnThreadsX = 32;  // column granules of a block of the column kernel
 inline constexpr int kColumnThreadsY = 8;
-inline constexpr int kFinalizeThreadsX = 32;
-inline constexpr int kFinalizeThreadsY = 32;
+inline constexpr int kFinalizeThreads = 256;
+
+/// How a block of the finalize kernel divides columns and partial rows.
+struct FinalizeShape {
+  int columns;  // of a thread: consecutive ones
+  int lanes;    // that have other columns; the other threads have other partial rows
+
+  constexpr int block_columns() const { return columns * lanes; }
+};
+constexpr FinalizeShape FinalizeShapeOf(int64_t hidden_size, bool partials_are_f64) {
+  // Short rows: many small blocks keep the device busy; long ones: few that read long pieces.
+  constexpr int64_t kLongRow = 16384;
+  if (partials_are_f64 || hidden_size % 4 != 0) return {1, 32};
+  return {4, hidden_size < kLongRow ? 8 : 32};
+}
 
 /// Mean and rstd of rows, for the ring kernels where the caller has none.
 struct RowStatisticsParams {
@@ -176,14 +194,27 @@ inline constexpr int kRelaxedStages = 5;
 /// Blocks of the warp kernel that a multiprocessor's registers hold at once.
 constexpr int ResidentTileBlocks(int thread_elements) { return thread_elements > 16 ? 1 : 2; }
 
+/// Granules that a thread of the long-row kernel has of a row, and the most threads of a block that
+/// have any; a warp that feeds them comes on top.
+struct LongGranules {
+  int of_row;
+  int max_threads;
+};
+inline constexpr LongGranules kLongGranules32Bit = {5, 480};
+inline constexpr LongGranules kLongGranules16Bit = {6, 352};
+inline constexpr LongGranules kShortGranules16Bit = {4, 480};  // rows that these hold in a block
+inline constexpr int kMaxLongSlots = 24;                       // of a block's ring
+
 /// Which ring kernel.
 struct RingKernel {
   RowBackwardMethod method;
-  bool wide;       // granules of 16 bytes, else single elements
-  bool aligned;    // wide: all tensors begin at multiples of 16 bytes
-  bool pipelined;  // kBlock: sm_90 and later; always so for kCluster
-  int granules;    // of a thread
-  int lanes;       // kTiles: that share a row
+  bool wide;                   // granules of 16 bytes, else single elements
+  bool aligned;                // wide: all tensors begin at multiples of 16 bytes
+  bool pipelined;              // kBlock: sm_90 and later; always so for kCluster
+  int granules;                // of a thread
+  int lanes;                   // kTiles: that share a row
+  bool plain = false;          // kLong: aligned, without dresidual_sum
+  bool weight_is_f32 = false;  // kLong
 };
 
 /// Kernels as the runtime launches them; null where none was built. `wide`: 16 bytes of consecutive
@@ -193,6 +224,8 @@ template <typename Activation>
 const void* RingBackwardKernel(RowKind kind, const RingKernel& kernel);
 template <typename Activation>
 const void* RingBackwardSegmentsKernel(RowKind kind, const RingKernel& kernel);
+template <typename Activation>
+const void* LongBackwardKernel(BackwardLaunchKind launch, RowKind kind, const RingKernel& kernel);
 template <typename Pair>
 const void* CarefulBackwardKernel(RowKind kind, RowBackwardMethod method, bool wide);
 template <typename Activation>
@@ -200,6 +233,6 @@ const void* RowStatisticsKernel(RowKind kind, bool wide);
 template <typename Activation>
 const void* ColumnKernel(RowKind kind, bool wide);
 template <typename Weight>
-const void* FinalizeKernel(BackwardLaunchKind launch, bool partials_are_f64);
+const void* FinalizeKernel(BackwardLaunchKind launch, bool partials_are_f64, int columns);
 
 }  // namespace norm_device

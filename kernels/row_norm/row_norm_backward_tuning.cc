@@ -238,6 +238,7 @@ RowBackwardPlan PlanRowBackward(RowKind kind, int64_t hidden_size, DType dtype, 
   if (dtype != DType::kF64) {
     plan.wide = row.wide;
     if (PlanTiles(row, plan)) return plan;
+    if (PlanLongBackward(kind, hidden_size, dtype, ring_tensors, device, plan)) return plan;
     plan = {};
     plan.wide = row.wide;
     if (PlanGroups(row, plan)) return plan;

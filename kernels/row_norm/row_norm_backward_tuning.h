@@ -32,6 +32,7 @@ struct RowBackwardPlan {
   int64_t column_totals_offset = 0;  // in shared memory; negative: kGroups without totals
   int64_t exchange_offset = 0;
   int64_t careful_offset = 0;
+  int64_t weights_offset = 0;  // kLong
   int64_t shared_bytes = 0;
   /// Stages that one partial row may add up, so that a sum's rounding stays that of short sums.
   int64_t max_partial_stages = 0;
@@ -44,6 +45,7 @@ struct RowBackwardPlan {
     return method == norm_device::RowBackwardMethod::kTiles ||
            method == norm_device::RowBackwardMethod::kGroups ||
            method == norm_device::RowBackwardMethod::kBlock ||
+           method == norm_device::RowBackwardMethod::kLong ||
            method == norm_device::RowBackwardMethod::kCluster;
   }
 
@@ -54,6 +56,10 @@ struct RowBackwardPlan {
 /// is.
 RowBackwardPlan PlanRowBackward(norm_device::RowKind kind, int64_t hidden_size, DType dtype,
                                 int ring_tensors, DeviceTraits device);
+
+/// kLong: rows of 16-byte granules that are too long for the other ring kernels. False: none.
+bool PlanLongBackward(norm_device::RowKind kind, int64_t hidden_size, DType dtype, int ring_tensors,
+                      DeviceTraits device, RowBackwardPlan& plan);
 
 /// What the rows of one request make of a plan.
 struct RowBackwardLaunch {

@@ -44,7 +44,7 @@ class RowBackwardTuningTest : public ::testing::TestWithParam<DeviceTraits> {
                          << (kind == RowKind::kRms ? "rms " : "layer ") << DTypeName(dtype) << " "
                          << hidden_size << ", " << ring_tensors << " tensors");
             check(PlanRowBackward(kind, hidden_size, dtype, ring_tensors, GetParam()), hidden_size,
-                  dtype, kind);
+                  dtype, kind, ring_tensors);
             if (::testing::Test::HasFailure()) return;
           }
         }
@@ -65,6 +65,8 @@ int64_t HeldColumns(const RowBackwardPlan& plan, DType dtype) {
     case RowBackwardMethod::kCluster:
       return std::min<int64_t>(plan.columns, plan.threads * plan.granules * granule) *
              plan.cluster_blocks;
+    case RowBackwardMethod::kLong:
+      return plan.tensor_bytes / 16 * plan.granules * granule * plan.cluster_blocks;
     case RowBackwardMethod::kCarefulWarp:
       return 32 * norm_device::kCarefulElements;
     case RowBackwardMethod::kCarefulBlock:
@@ -96,8 +98,32 @@ void CheckGroups(const RowBackwardPlan& plan, int64_t hidden_size, DType dtype, 
   }
 }
 
+/// The parts of shared memory do not overlap; every thread has all its granules but perhaps the
+/// last one; the ring holds a row and what is under way.
+void CheckLongPlan(const RowBackwardPlan& plan, int64_t hidden_size, DType dtype, RowKind kind,
+                   int ring_tensors) {
+  const int64_t threads = plan.tensor_bytes / 16;
+  const int64_t row_granules = hidden_size * static_cast<int64_t>(DTypeSize(dtype)) / 16;
+  EXPECT_LE(threads, plan.threads - 32);
+  EXPECT_GT(threads, plan.threads - 64);
+  EXPECT_LE(threads * (plan.granules - 1), row_granules / plan.cluster_blocks);
+  EXPECT_GE(plan.stages, plan.granules + 2);
+  EXPECT_LE(plan.stages, norm_device::kMaxLongSlots);
+  const int warps = (plan.threads / 32 - 1) * plan.cluster_blocks;
+  EXPECT_GE(plan.exchange_offset, plan.stages * ring_tensors * plan.tensor_bytes);
+  EXPECT_GE(plan.careful_offset - plan.exchange_offset,
+            norm_device::ExchangeFloats(kind, warps) * 4);
+  EXPECT_EQ(plan.exchange_offset % 16, 0);
+  EXPECT_EQ(plan.careful_offset % 16, 0);
+  EXPECT_GE(plan.weights_offset - plan.careful_offset, 2 * norm_device::CarefulDoubles(warps) * 8);
+  EXPECT_EQ(plan.weights_offset % 16, 0);
+  const bool keeps_weights = kind == RowKind::kLayer && DTypeSize(dtype) == 2;
+  EXPECT_GE(plan.shared_bytes - plan.weights_offset,
+            keeps_weights ? 2 * plan.granules * plan.tensor_bytes : 0);
+}
+
 TEST_P(RowBackwardTuningTest, EveryRowFitsItsThreads) {
-  ForEachPlan([&](const RowBackwardPlan& plan, int64_t hidden_size, DType dtype, RowKind) {
+  ForEachPlan([&](const RowBackwardPlan& plan, int64_t hidden_size, DType dtype, RowKind, int) {
     EXPECT_GE(HeldColumns(plan, dtype), hidden_size);
     EXPECT_EQ(plan.threads % 32, 0);
     EXPECT_GT(plan.threads, 0);
@@ -109,12 +135,17 @@ TEST_P(RowBackwardTuningTest, EveryRowFitsItsThreads) {
 }
 
 TEST_P(RowBackwardTuningTest, RingsKeepTheDevicesLimits) {
-  ForEachPlan([&](const RowBackwardPlan& plan, int64_t hidden_size, DType dtype, RowKind kind) {
+  ForEachPlan([&](const RowBackwardPlan& plan, int64_t hidden_size, DType dtype, RowKind kind,
+                  int ring_tensors) {
     if (!plan.UsesRing()) return;
     EXPECT_LE(plan.shared_bytes, GetParam().max_shared_bytes);
+    EXPECT_EQ(plan.tensor_bytes % 16, 0);
+    if (plan.method == RowBackwardMethod::kLong) {
+      CheckLongPlan(plan, hidden_size, dtype, kind, ring_tensors);
+      return;
+    }
     EXPECT_GE(plan.stages, 1);
     EXPECT_LE(plan.stages, 8);
-    EXPECT_EQ(plan.tensor_bytes % 16, 0);
     const auto element_bytes = static_cast<int64_t>(DTypeSize(dtype));
     EXPECT_GE(plan.tensor_bytes, std::max(1, plan.tile_rows) * plan.columns * element_bytes + 15);
     EXPECT_LE(plan.column_totals_offset, plan.shared_bytes);
@@ -144,7 +175,7 @@ TEST_P(RowBackwardTuningTest, RingsKeepTheDevicesLimits) {
 }
 
 TEST_P(RowBackwardTuningTest, RowsDecideOnlyHowManyBlocksAreLaunched) {
-  ForEachPlan([&](const RowBackwardPlan& plan, int64_t, DType, RowKind) {
+  ForEachPlan([&](const RowBackwardPlan& plan, int64_t, DType, RowKind, int) {
     for (int64_t rows : {int64_t{1}, int64_t{2}, int64_t{65}, int64_t{70000}, int64_t{1} << 33}) {
       const RowBackwardLaunch launch = LaunchRowBackward(plan, rows, true);
       EXPECT_EQ(launch.config.blocks_x, launch.row_blocks * plan.cluster_blocks);
@@ -195,12 +226,30 @@ TEST(RowBackwardMethodTest, ChangesAtTheDocumentedSizes) {
   EXPECT_EQ(method(513, DType::kF32), RowBackwardMethod::kBlock);
   EXPECT_EQ(method(516, DType::kF32), RowBackwardMethod::kGroups);
   EXPECT_EQ(method(4096, DType::kBF16), RowBackwardMethod::kGroups);
-  EXPECT_EQ(method(65536, DType::kF32), RowBackwardMethod::kCluster);
+  EXPECT_EQ(method(8192, DType::kBF16), RowBackwardMethod::kGroups);
+  EXPECT_EQ(method(8200, DType::kBF16), RowBackwardMethod::kLong);
+  EXPECT_EQ(method(8201, DType::kBF16), RowBackwardMethod::kCluster);
+  EXPECT_EQ(method(65536, DType::kF32), RowBackwardMethod::kLong);
+  EXPECT_EQ(method(262144, DType::kBF16), RowBackwardMethod::kLong);
   EXPECT_EQ(method(262144, DType::kF32), RowBackwardMethod::kStreaming);
   EXPECT_EQ(method(65536, DType::kBF16, kAmpere), RowBackwardMethod::kStreaming);
   EXPECT_EQ(method(256, DType::kF64), RowBackwardMethod::kCarefulWarp);
   EXPECT_EQ(method(257, DType::kF64), RowBackwardMethod::kCarefulBlock);
   EXPECT_EQ(method(4097, DType::kF64), RowBackwardMethod::kStreaming);
+}
+
+TEST(FinalizeTuningTest, EveryColumnHasAThread) {
+  for (bool partials_are_f64 : {false, true}) {
+    for (int64_t hidden_size : HiddenSizes()) {
+      const norm_device::FinalizeShape shape =
+          norm_device::FinalizeShapeOf(hidden_size, partials_are_f64);
+      EXPECT_EQ(norm_device::kFinalizeThreads % shape.lanes, 0);
+      EXPECT_EQ(hidden_size % shape.columns, 0);
+      // Threads of a column share its partial rows out evenly.
+      EXPECT_EQ(norm_device::kFinalizeThreads / shape.lanes % shape.columns, 0);
+      EXPECT_LE(norm_device::kFinalizeThreads / shape.block_columns(), 32);
+    }
+  }
 }
 
 TEST(ColumnTuningTest, StripsCoverEveryRow) {
