@@ -8,87 +8,11 @@
 
 #include "batch_norm/batch_norm_rows_exchange.cuh"
 #include "batch_norm/batch_norm_rows_ring.cuh"
+#include "batch_norm/batch_norm_rows_sums.cuh"
 #include "primitives/moments.cuh"
 
 namespace norm_device {
 namespace rows {
-
-/// Sums of dy, dy * d, d and, if kRecompute, d * d over a thread's rows, d = x - reference, per
-/// channel of its granule. Groups of rows are summed in f32 relative to their first x, groups in
-/// f64.
-template <typename X, bool kRecompute>
-struct GradientSums {
-  static constexpr int kGroupRows = 32;
-  float centre[4];
-  float dy[4];
-  float dyd[4];
-  float d[4];
-  float square[4];
-  double total_dy[4] = {};
-  double total_dyd[4] = {};
-  double total_d[4] = {};
-  double total_square[4] = {};
-  int count = 0;  // rows of the group
-  int first_chunk = 0;
-
-  __device__ void Begin(const QuadOf<X>& x, int chunk) {
-    Quad<X>::Widen(x, centre);
-    first_chunk = chunk;
-#pragma unroll
-    for (int c = 0; c < 4; ++c) dy[c] = dyd[c] = d[c] = square[c] = 0.0F;
-  }
-  __device__ void Add(const QuadOf<X>& raw_dy, const QuadOf<X>& raw_x) {
-    float gradients[4];
-    float values[4];
-    Quad<X>::Widen(raw_dy, gradients);
-    Quad<X>::Widen(raw_x, values);
-#pragma unroll
-    for (int c = 0; c < 4; ++c) {
-      const float distance = values[c] - centre[c];
-      dy[c] += gradients[c];
-      dyd[c] = fmaf(gradients[c], distance, dyd[c]);
-      d[c] += distance;
-      if (kRecompute) square[c] = fmaf(distance, distance, square[c]);
-    }
-  }
-  /// Moves the group, of chunks up to `chunk`, into the totals. Where f32 did not hold its products
-  /// the group is read again.
-  __device__ void Flush(const StorageOf<X>* all_dy, const StorageOf<X>* all_x, bool wide,
-                        const RowsGrid& grid, const RowsPlace& place, int channel, int chunk) {
-    const double n = count;
-    float reference[4];
-    LoadReference<X>(all_x, channel, wide, reference);
-#pragma unroll
-    for (int c = 0; c < 4; ++c) {
-      if (isfinite(dyd[c]) && isfinite(dy[c]) && (!kRecompute || isfinite(square[c]))) {
-        const double offset = static_cast<double>(centre[c]) - static_cast<double>(reference[c]);
-        const double s = d[c];
-        total_dy[c] += static_cast<double>(dy[c]);
-        total_dyd[c] += fma(offset, static_cast<double>(dy[c]), static_cast<double>(dyd[c]));
-        total_d[c] += fma(n, offset, s);
-        if (kRecompute) {
-          total_square[c] += fma(offset, fma(n, offset, s + s), static_cast<double>(square[c]));
-        }
-      } else {
-        for (int k = first_chunk; k <= chunk; ++k) {
-          const int end = min(static_cast<int>(grid.rows), place.ChunkEnd(grid, k));
-#pragma unroll 1
-          for (int row = place.Row(grid, k); row < end; row += place.lane_rows) {
-            const int64_t at = static_cast<int64_t>(row) * grid.channels + channel + c;
-            const double gradient = static_cast<double>(Element<X>::Widen(all_dy[at]));
-            const double distance = static_cast<double>(Element<X>::Widen(all_x[at])) -
-                                    static_cast<double>(reference[c]);
-            total_dy[c] += gradient;
-            total_dyd[c] = fma(gradient, distance, total_dyd[c]);
-            total_d[c] += distance;
-            if (kRecompute) total_square[c] = fma(distance, distance, total_square[c]);
-          }
-        }
-      }
-    }
-    count = 0;
-  }
-};
 
 /// The way up: a lane's sums of chunks from `begin` on.
 template <typename X, bool kBulk, bool kRecompute>
@@ -242,11 +166,11 @@ __global__ void __launch_bounds__(kRowsWarps* kWarpThreads, 1)
   extern __shared__ __align__(128) unsigned char memory[];
   const RowsPlace place(p.grid);
   const RowsAreas areas(memory);
-  ClearSlots<2>(p.grid, p.exchange);
   const RowsTensorMap* const maps[2] = {&p.dy_map, &p.x_map};
   const StorageOf<X>* const tensors[2] = {static_cast<const StorageOf<X>*>(p.dy),
                                           static_cast<const StorageOf<X>*>(p.x)};
   RowsRing<X, 2, kBulk> ring(p.grid, place, maps, tensors, p.wide, memory);
+  ClearSlots<2>(p.grid, p.exchange);
   auto arrival = cooperative_groups::this_grid().barrier_arrive();
   const int channel = place.Channel(p.grid);
   const bool active = channel < p.grid.channels;

@@ -11,70 +11,11 @@
 
 #include "batch_norm/batch_norm_rows_exchange.cuh"
 #include "batch_norm/batch_norm_rows_ring.cuh"
+#include "batch_norm/batch_norm_rows_sums.cuh"
 #include "primitives/moments.cuh"
 
 namespace norm_device {
 namespace rows {
-
-/// Sums of x - reference and of its squares over a thread's rows, per channel of its granule.
-/// Groups of rows are summed in f32 relative to their first row, groups in f64.
-template <typename X>
-struct ChannelSums {
-  static constexpr int kGroupRows = 32;
-  float reference[4];
-  float centre[4];
-  float sum[4];
-  float square[4];
-  double total[4] = {};
-  double total_square[4] = {};
-  int count = 0;  // rows of the group
-  int first_chunk = 0;
-
-  __device__ void Begin(const QuadOf<X>& raw, int chunk) {
-    Quad<X>::Widen(raw, centre);
-    first_chunk = chunk;
-#pragma unroll
-    for (int c = 0; c < 4; ++c) sum[c] = square[c] = 0.0F;
-  }
-  __device__ void Add(const QuadOf<X>& raw) {
-    float values[4];
-    Quad<X>::Widen(raw, values);
-#pragma unroll
-    for (int c = 0; c < 4; ++c) {
-      const float d = values[c] - centre[c];
-      sum[c] += d;
-      square[c] = fmaf(d, d, square[c]);
-    }
-  }
-  /// Moves the group, of chunks up to `chunk`, into the totals. Where f32 did not hold its squares
-  /// the group is read again.
-  __device__ void Flush(const StorageOf<X>* x, const RowsGrid& grid, const RowsPlace& place,
-                        int channel, int chunk) {
-    const double n = count;
-#pragma unroll
-    for (int c = 0; c < 4; ++c) {
-      if (isfinite(square[c])) {
-        const double offset = static_cast<double>(centre[c]) - static_cast<double>(reference[c]);
-        const double s = sum[c];
-        total[c] += fma(n, offset, s);
-        total_square[c] += fma(offset, fma(n, offset, s + s), static_cast<double>(square[c]));
-      } else {
-        for (int k = first_chunk; k <= chunk; ++k) {
-          const int end = min(static_cast<int>(grid.rows), place.ChunkEnd(grid, k));
-#pragma unroll 1
-          for (int row = place.Row(grid, k); row < end; row += place.lane_rows) {
-            const float value =
-                Element<X>::Widen(x[static_cast<int64_t>(row) * grid.channels + channel + c]);
-            const double d = static_cast<double>(value) - static_cast<double>(reference[c]);
-            total[c] += d;
-            total_square[c] = fma(d, d, total_square[c]);
-          }
-        }
-      }
-    }
-    count = 0;
-  }
-};
 
 /// The way up: a lane's sums of chunks from `begin` on.
 template <typename X, bool kBulk>
@@ -217,10 +158,10 @@ __global__ void __launch_bounds__(kRowsWarps* kWarpThreads, 1)
   extern __shared__ __align__(128) unsigned char memory[];
   const RowsPlace place(p.grid);
   const RowsAreas areas(memory);
-  ClearSlots<1>(p.grid, p.exchange);
   const RowsTensorMap* const maps[1] = {&p.x_map};
   const StorageOf<X>* const tensors[1] = {static_cast<const StorageOf<X>*>(p.x)};
   RowsRing<X, 1, kBulk> ring(p.grid, place, maps, tensors, p.wide, memory);
+  ClearSlots<1>(p.grid, p.exchange);
   auto arrival = cooperative_groups::this_grid().barrier_arrive();
   const int channel = place.Channel(p.grid);
   const bool active = channel < p.grid.channels;

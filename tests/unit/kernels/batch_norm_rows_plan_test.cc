@@ -9,12 +9,12 @@ namespace {
 constexpr DeviceTraits kH200 = {
     .sm_count = 132, .compute_capability = 90, .max_shared_bytes = 232448, .l2_bytes = 60 << 20};
 constexpr BatchNormShape kShapes[] = {
-    {64, 64, 12544, BatchNormLayout::kNhwc},  {32, 256, 3136, BatchNormLayout::kNhwc},
-    {128, 512, 196, BatchNormLayout::kNhwc},  {128, 2048, 49, BatchNormLayout::kNhwc},
-    {32, 64, 50176, BatchNormLayout::kNhwc},  {256, 512, 784, BatchNormLayout::kNhwc},
-    {8192, 1024, 1, BatchNormLayout::kNchw},  {32768, 64, 1, BatchNormLayout::kNchw},
-    {90, 520, 50, BatchNormLayout::kNhwc},    {5, 36, 3500, BatchNormLayout::kNhwc},
-    {60000, 96, 1, BatchNormLayout::kNhwc},   {150, 40000, 1, BatchNormLayout::kNhwc},
+    {64, 64, 12544, BatchNormLayout::kNhwc}, {32, 256, 3136, BatchNormLayout::kNhwc},
+    {128, 512, 196, BatchNormLayout::kNhwc}, {128, 2048, 49, BatchNormLayout::kNhwc},
+    {32, 64, 50176, BatchNormLayout::kNhwc}, {256, 512, 784, BatchNormLayout::kNhwc},
+    {8192, 1024, 1, BatchNormLayout::kNchw}, {32768, 64, 1, BatchNormLayout::kNchw},
+    {90, 520, 50, BatchNormLayout::kNhwc},   {5, 36, 3500, BatchNormLayout::kNhwc},
+    {60000, 96, 1, BatchNormLayout::kNhwc},  {150, 40000, 1, BatchNormLayout::kNhwc},
     {500, 60000, 1, BatchNormLayout::kNhwc},
 };
 
