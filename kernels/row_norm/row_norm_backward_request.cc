@@ -116,7 +116,7 @@ norm_device::RingBackwardParams RingParams(const RowNormBackwardArgs& args,
   params.exchange_offset = static_cast<int>(row.exchange_offset);
   params.careful_offset = static_cast<int>(row.careful_offset);
   params.weights_offset = static_cast<int>(row.weights_offset);
-  params.cluster_blocks = plan.launch.config.cluster_blocks;
+  params.cluster_blocks = row.cluster_blocks;
   params.group_warps = row.group_warps;
   params.groups = row.groups;
   params.group_rows = args.rows / (plan.launch.row_blocks * row.groups);

@@ -90,7 +90,7 @@ void CheckGroups(const RowBackwardPlan& plan, int64_t hidden_size, DType dtype, 
   EXPECT_GE(covered, hidden_size);
   const int64_t gradients = kind == RowKind::kLayer ? 2 : 1;
   if (plan.column_totals_offset < 0) {
-    EXPECT_EQ(plan.direct_blocks, 0);
+    EXPECT_EQ(plan.direct_rows, 0);
     EXPECT_LE(plan.max_partial_stages, 64);
   } else {
     EXPECT_EQ(plan.column_totals_offset % 16, 0);
@@ -179,14 +179,10 @@ TEST_P(RowBackwardTuningTest, RowsDecideOnlyHowManyBlocksAreLaunched) {
     for (int64_t rows : {int64_t{1}, int64_t{2}, int64_t{65}, int64_t{70000}, int64_t{1} << 33}) {
       const RowBackwardLaunch launch = LaunchRowBackward(plan, rows, true);
       EXPECT_EQ(launch.config.blocks_x, launch.row_blocks * plan.cluster_blocks);
-      EXPECT_LE(launch.row_blocks, std::max<int64_t>(plan.max_row_blocks, plan.direct_blocks));
+      EXPECT_LE(launch.row_blocks, plan.max_row_blocks);
       if (launch.direct) {
-        // One cluster, one partial row in each block's shared memory.
-        EXPECT_EQ(launch.config.cluster_blocks, launch.config.blocks_x);
-        EXPECT_LE(launch.config.cluster_blocks, plan.direct_blocks);
+        EXPECT_EQ(launch.row_blocks, 1);
         EXPECT_EQ(launch.block_partials, 1);
-      } else {
-        EXPECT_EQ(launch.config.cluster_blocks, plan.cluster_blocks);
       }
       EXPECT_LE(launch.config.blocks_x, kMaxBlocksX);
       EXPECT_EQ(launch.config.threads_x, plan.threads);
@@ -207,7 +203,6 @@ TEST_P(RowBackwardTuningTest, FewRowsNeedNoPartialRowsWhereDweightIsWanted) {
   };
   EXPECT_TRUE(launch(1, true).direct);
   EXPECT_EQ(launch(1, true).config.blocks_x, 1);
-  EXPECT_EQ(launch(32, true).direct, GetParam().HasClusters());
   EXPECT_FALSE(launch(1, false).direct);
   EXPECT_FALSE(launch(8192, true).direct);
   EXPECT_EQ(launch(8192, true).config.blocks_x, GetParam().sm_count);
@@ -222,11 +217,13 @@ TEST(RowBackwardMethodTest, ChangesAtTheDocumentedSizes) {
   const auto method = [](int64_t hidden_size, DType dtype, const DeviceTraits& device = kHopper) {
     return PlanRowBackward(RowKind::kLayer, hidden_size, dtype, 2, device).method;
   };
-  EXPECT_EQ(method(512, DType::kF32), RowBackwardMethod::kTiles);
+  EXPECT_EQ(method(256, DType::kF32), RowBackwardMethod::kTiles);
+  EXPECT_EQ(method(512, DType::kF32), RowBackwardMethod::kGroups);
   EXPECT_EQ(method(513, DType::kF32), RowBackwardMethod::kBlock);
   EXPECT_EQ(method(516, DType::kF32), RowBackwardMethod::kGroups);
   EXPECT_EQ(method(4096, DType::kBF16), RowBackwardMethod::kGroups);
   EXPECT_EQ(method(8192, DType::kBF16), RowBackwardMethod::kGroups);
+  EXPECT_EQ(method(8192, DType::kBF16, kAmpere), RowBackwardMethod::kGroups);
   EXPECT_EQ(method(8200, DType::kBF16), RowBackwardMethod::kLong);
   EXPECT_EQ(method(8201, DType::kBF16), RowBackwardMethod::kCluster);
   EXPECT_EQ(method(65536, DType::kF32), RowBackwardMethod::kLong);
