@@ -17,7 +17,8 @@ template <typename W, typename Partial, int V, typename Launch>
 __global__ void __launch_bounds__(kFinalizeThreads)
     FinalizeSums(const __grid_constant__ Launch launch) {
   const auto [p, block] = FindRequest(launch);
-  constexpr int kAtOnce = 4;  // loads of a thread
+  // Loads of a thread: all of them, of a partial row a multiprocessor.
+  constexpr int kAtOnce = 5;
   struct alignas(sizeof(Partial) * V) Values {
     Partial of[V];
   };

@@ -20,7 +20,7 @@ constexpr int64_t kPieceBytes = 16;
 /// mbarriers.
 constexpr int64_t kReservedBytes = 1 << 10;
 constexpr int64_t kTileStaticBytes = 1 << 10;
-constexpr int64_t kGroupStaticBytes = 4 << 10;
+constexpr int64_t kGroupStaticBytes = 5 << 10;
 constexpr int64_t kBlockStaticBytes = 256;
 /// Plain sums of plain sums: each level rounds like a sum of so many terms.
 constexpr int64_t kMaxPartialRows = int64_t{kPlainSumRows} * kPlainSumRows;
