@@ -89,7 +89,7 @@ struct RingBackwardParams {
   float column_share;  // 1 / hidden_size
   int lanes;           // of a warp that share a row: warp kernel
   int tile_rows;       // of a warp's stage: warp kernel
-  int partial_stages;  // stages of a block (of a warp) that one partial row adds up
+  int partial_stages;  // stages of a block (of a warp, of a group) that one partial row adds up
   int block_partials;  // partial rows of a block
 };
 
