@@ -114,39 +114,11 @@ struct RowsBackwardParams {
   bool f32_weights;
 };
 
-/// Inference: y = (x - mean) * rstd * weight + bias, or dx = dy * rstd * weight.
-struct RowsScaleParams {
-  const void* source;  // x or dy
-  void* destination;   // y or dx
-  const void* weight;
-  const void* bias;
-  const float* running_mean;
-  const float* running_var;
-  float* rstd;
-  int64_t rows;
-  int channels;
-  int columns;  // granules that a block covers side by side
-  int lanes;
-  double eps;
-  bool aligned;
-  bool f32_weights;
-};
-
-/// Threads of an inference block, and granules of each.
-inline constexpr int kRowsScaleThreads = 128;
-inline constexpr int kRowsScaleUnroll = 16;
-/// The widest granule: 16-bit elements have 8 bytes, so that a thread's numbers leave registers to
-/// loads.
-inline constexpr int kRowsScaleGranule = 4;
-
 /// Kernels as the runtime launches them, for F32, F16 and BF16. `bulk`: bulk copies can move the
 /// tensors, and all lie at multiples of a granule.
 template <typename X>
 const void* RowsForwardKernel(bool bulk);
 template <typename X>
 const void* RowsBackwardKernel(bool bulk, bool recompute);
-/// `granule`: kRowsScaleGranule or 1.
-template <typename X>
-const void* RowsScaleKernel(int granule, bool backward);
 
 }  // namespace norm_device

@@ -89,22 +89,4 @@ std::optional<RowsPlan> PlanRowsBackward(const BatchNormShape& shape, DType dtyp
   return PlanRows(shape, dtype, 2, device);
 }
 
-std::optional<RowsScalePlan> PlanRowsScale(const BatchNormShape& shape, DType dtype) {
-  constexpr int64_t kMaxChannels = int64_t{1} << 22;
-  if (!IsRows(shape, dtype) || shape.channels > kMaxChannels) return std::nullopt;
-  const int64_t rows = shape.batch * shape.spatial;
-  RowsScalePlan plan;
-  if (shape.channels % norm_device::kRowsScaleGranule == 0) {
-    plan.granule = norm_device::kRowsScaleGranule;
-  }
-  const int64_t columns = shape.channels / plan.granule;
-  plan.columns = static_cast<int>(std::min<int64_t>(columns, norm_device::kRowsScaleThreads));
-  plan.lanes = norm_device::kRowsScaleThreads / plan.columns;
-  plan.launch.threads_x = norm_device::kRowsScaleThreads;
-  plan.launch.blocks_y = CeilDiv(columns, norm_device::kRowsScaleThreads);
-  plan.launch.blocks_x = std::min(
-      kMaxBlocksX, CeilDiv(rows, static_cast<int64_t>(plan.lanes) * norm_device::kRowsScaleUnroll));
-  return plan;
-}
-
 }  // namespace norm::internal
