@@ -20,6 +20,10 @@ inline constexpr int kRowsMaxGather = kRowsWarps * 32;
 constexpr int RowsUnroll(int tensors, int element_bytes) {
   return (element_bytes == 4 ? 4 : 8) / tensors;
 }
+/// Chunks that a warp keeps in registers from its first pass to its second.
+constexpr int RowsRegisterChunks(int tensors, int element_bytes) {
+  return tensors == 1 && element_bytes == 4 ? 2 : 1;
+}
 /// Of all tensors.
 constexpr int RowsChunkBytes(int tensors, int element_bytes) {
   return tensors * RowsUnroll(tensors, element_bytes) * kRowsStripChannels * element_bytes;
