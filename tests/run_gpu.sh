@@ -5,7 +5,7 @@
 # bench measures instead: results.json (with other libraries, where python3 has PyTorch), ladder.json, roofline.json and plots
 # (where it has matplotlib) in LOG_DIR.
 # Environment: LOG_DIR (default: logs beside the bundle's bin), SANITIZER_FILTER (GoogleTest filter for the sanitizers),
-# SANITIZER_LIMIT (seconds for one sanitizer on one program), PEERS_LIMIT (seconds for other libraries).
+# SANITIZER_LIMIT (seconds for one sanitizer on one program), SOAK_SECONDS, PEERS_LIMIT (seconds for other libraries).
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -16,11 +16,12 @@ sharded() {
   local shards=$(($(nproc) < 12 ? $(nproc) : 12)) folder shard failures=0 pids=()
   folder=$(mktemp -d)
   for ((shard = 0; shard < shards; shard++)); do
-    GTEST_TOTAL_SHARDS=$shards GTEST_SHARD_INDEX=$shard "$@" >"$folder/$shard" 2>&1 &
+    # A group of its own: what a tool started ends with it, a hung kernel too.
+    GTEST_TOTAL_SHARDS=$shards GTEST_SHARD_INDEX=$shard setsid "$@" >"$folder/$shard" 2>&1 &
     pids+=($!)
   done
   # shellcheck disable=SC2064  # the processes of now
-  trap "kill ${pids[*]} 2>/dev/null || true" TERM
+  trap "kill -KILL ${pids[*]/#/-} 2>/dev/null || true" TERM
   for ((shard = 0; shard < shards; shard++)); do wait "${pids[shard]}" || failures=$((failures + 1)); done
   cat "$folder"/*
   rm -rf "$folder"
@@ -35,11 +36,11 @@ fi
 mode=${1:-full}
 case "$mode" in
   quick)
-    soak_seconds=15 sanitizer_limit=${SANITIZER_LIMIT:-150} sanitizer_tools=(memcheck racecheck)
+    soak_seconds=${SOAK_SECONDS:-15} sanitizer_limit=${SANITIZER_LIMIT:-150} sanitizer_tools=(memcheck racecheck)
     sanitizer_filter='*Aliasing*:*FieldCase*:*Determinism*-*Million*'
     ;;
   full)
-    soak_seconds=60 sanitizer_limit=${SANITIZER_LIMIT:-300} sanitizer_tools=(memcheck racecheck initcheck synccheck)
+    soak_seconds=${SOAK_SECONDS:-60} sanitizer_limit=${SANITIZER_LIMIT:-300} sanitizer_tools=(memcheck racecheck initcheck synccheck)
     # Every family of kernels once for each dtype, on few rows: a tool slows kernels down, and repeats find nothing new.
     sanitizer_filter=
     for shape in Rows0Hidden64 Rows6Hidden1 Rows5Hidden33 Rows229Hidden71 Rows16Hidden128 Rows70000Hidden8 Rows3Hidden1023 \
