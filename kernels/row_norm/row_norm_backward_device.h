@@ -18,6 +18,7 @@ enum class RowBackwardMethod : uint8_t {
   kGroups,        // warps of a block that has several such groups, in the group's part of it
   kBlock,         // a block, in shared memory
   kCluster,       // the blocks of a cluster, in their shared memory
+  kStrips,        // lanes of a warp, or a few warps, in shared memory: row_norm_strip_device.h
   kCarefulWarp,   // f64: a warp, kCarefulElements per thread in registers
   kCarefulBlock,  // f64: a block
   kStreaming,     // a block, read again in every pass; the column kernel sums dweight and dbias
@@ -182,7 +183,7 @@ struct RingKernel {
   bool wide;       // granules of 16 bytes, else single elements
   bool aligned;    // wide: all tensors begin at multiples of 16 bytes
   bool pipelined;  // kBlock: sm_90 and later; always so for kCluster
-  int granules;    // of a thread
+  int granules;    // of a thread; kStrips: the index of the shape
   int lanes;       // kTiles: that share a row
 };
 

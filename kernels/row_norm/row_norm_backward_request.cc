@@ -1,8 +1,11 @@
 #include "row_norm/row_norm_backward_request.h"
 
+#include <type_traits>
+
 #include "dispatch/dtype_dispatch.h"
 #include "dispatch/workspace_layout.h"
 #include "row_norm/row_norm_kind.h"
+#include "row_norm/row_norm_strip_device.h"
 
 namespace norm::internal {
 namespace {
@@ -137,6 +140,11 @@ const void* FindRingKernel(norm_device::BackwardLaunchKind launch, norm_device::
                            DType dtype, const norm_device::RingKernel& which) {
   return VisitNarrowElement(dtype, [&](auto element) {
     using X = decltype(element);
+    if constexpr (!std::is_same_v<X, norm_device::F32>) {
+      if (which.method == norm_device::RowBackwardMethod::kStrips) {
+        return norm_device::StripBackwardKernel<X>(launch, kind, which.granules);
+      }
+    }
     return launch == norm_device::BackwardLaunchKind::kSingle
                ? norm_device::RingBackwardKernel<X>(kind, which)
                : norm_device::RingBackwardSegmentsKernel<X>(kind, which);
