@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <initializer_list>
 
+#include "row_norm/row_norm_strip_tuning.h"
+
 namespace norm::internal {
 namespace {
 
@@ -230,6 +232,7 @@ RowBackwardPlan PlanRowBackward(RowKind kind, int64_t hidden_size, DType dtype, 
   RowBackwardPlan plan;
   if (dtype != DType::kF64) {
     plan.wide = row.wide;
+    if (PlanStripBackward(kind, hidden_size, dtype, ring_tensors, device, plan)) return plan;
     if (PlanTiles(row, plan)) return plan;
     plan = {};
     plan.wide = row.wide;
