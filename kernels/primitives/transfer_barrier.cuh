@@ -39,10 +39,17 @@ class TransferBarrier {
                  : "memory");
 #endif
   }
+  static __device__ void ArriveExpecting(uint32_t barrier, int bytes) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+                 : "memory");
+#endif
+  }
   /// Returns when the phase of this parity is over, with what bulk copies, the block's threads and
   /// SendToPeer wrote before visible. (A wait with the cluster's scope would also drop the
   /// first-level cache.)
-  __device__ void Wait(uint32_t parity) {
+  __device__ void Wait(uint32_t parity) { Wait(Address(), parity); }
+  static __device__ void Wait(uint32_t barrier, uint32_t parity) {
 #if __CUDA_ARCH__ >= 900
     uint32_t over;
     do {
@@ -51,7 +58,7 @@ class TransferBarrier {
           "mbarrier.try_wait.parity.shared::cta.b64 over, [%1], %2;\n"
           "selp.u32 %0, 1, 0, over;\n}"
           : "=r"(over)
-          : "r"(Address()), "r"(parity)
+          : "r"(barrier), "r"(parity)
           : "memory");
     } while (over == 0);
 #endif
@@ -67,14 +74,19 @@ class TransferBarrier {
 /// Starts a copy of `bytes` bytes to the shared address `destination`; both places and the size are
 /// multiples of 16.
 __device__ inline void StartBulkCopy(uint32_t destination, const void* source, int bytes,
-                                     const TransferBarrier& barrier) {
+                                     uint32_t barrier) {
 #if __CUDA_ARCH__ >= 900
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
           "r"(destination),
-      "l"(source), "r"(bytes), "r"(barrier.Address())
+      "l"(source), "r"(bytes), "r"(barrier)
       : "memory");
 #endif
+}
+
+__device__ inline void StartBulkCopy(uint32_t destination, const void* source, int bytes,
+                                     const TransferBarrier& barrier) {
+  StartBulkCopy(destination, source, bytes, barrier.Address());
 }
 
 /// Orders this thread's accesses to shared memory, barriers included, before bulk copies.
