@@ -31,7 +31,8 @@ bool AllAligned(std::initializer_list<const void*> tensors, size_t bytes) {
 RowsExchange LayOutExchange(const RowsPlan& plan, WorkspaceLayout& layout) {
   RowsExchange exchange = {};
   for (int k = 0; k < 2; ++k) {
-    exchange.partials[k] = layout.Take<RowsSlot>(plan.grid.channels * plan.launch.blocks_x);
+    exchange.partials[k] =
+        layout.Take<RowsSlot>(static_cast<int64_t>(plan.grid.channels) * plan.grid.set_blocks);
     exchange.totals[k] = layout.Take<RowsSlot>(plan.grid.channels);
   }
   return exchange;
@@ -52,7 +53,7 @@ Status FindEncode(EncodeFunction& encode) {
   return Status();
 }
 
-/// Describes [rows, channels] in boxes of a chunk's rows and a slice's channels.
+/// Describes [rows, channels] in boxes of a chunk's rows and a strip's channels.
 Status DescribeTensor(const RowsGrid& grid, DType dtype, const void* tensor, RowsTensorMap& out) {
   EncodeFunction encode = nullptr;
   NORM_RETURN_IF_ERROR(FindEncode(encode));
@@ -62,7 +63,7 @@ Status DescribeTensor(const RowsGrid& grid, DType dtype, const void* tensor, Row
   const cuuint64_t sizes[2] = {static_cast<cuuint64_t>(grid.channels),
                                static_cast<cuuint64_t>(grid.rows)};
   const cuuint64_t row_bytes[1] = {static_cast<cuuint64_t>(grid.channels) * DTypeSize(dtype)};
-  const cuuint32_t box[2] = {static_cast<cuuint32_t>(grid.slice_channels),
+  const cuuint32_t box[2] = {static_cast<cuuint32_t>(grid.strip_channels),
                              static_cast<cuuint32_t>(grid.chunk_rows)};
   const cuuint32_t every[2] = {1, 1};
   CUtensorMap map;

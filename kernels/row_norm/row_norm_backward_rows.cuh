@@ -69,6 +69,14 @@ __device__ bool FitsF32(const RowTotals<float>& totals, const GivenStats& stats,
   return fits && isfinite(slope);
 }
 
+/// The same from the coefficients: sums that are not finite leave none that is.
+__device__ inline bool FitsF32(const GivenStats& stats, const RowCoefficients<float>& row) {
+  constexpr float kSmallest = 0x1p-20F;
+  constexpr float kLargest = 0x1p20F;
+  return stats.rstd > kSmallest && stats.rstd < kLargest &&
+         fabsf(row.slope) + fabsf(row.shift) < INFINITY;
+}
+
 /// V consecutive elements that wait in shared memory, two 16-bit ones to a register.
 template <typename X, int V>
 class StagedGranule {

@@ -97,9 +97,9 @@ class RowFeed {
   __device__ RowFeed(const RowForwardParams& p, uint8_t* slots, TransferBarrier* barriers)
       : p_(p),
         slot_(SharedAddress(slots) + RowThread() * kLaneBytes),
-        arrived_(SharedAddress(barriers + (Owner::kWholeBlock ? 0 : Warp()))) {
+        arrived_(barriers[Owner::kWholeBlock ? 0 : Warp()]) {
     if (IsStarter()) {
-      barriers[Owner::kWholeBlock ? 0 : Warp()].Init(1);
+      arrived_.Init(1);
       TransferBarrier::FenceInit();
     }
     if (kExists) ZeroEnd();
@@ -113,7 +113,7 @@ class RowFeed {
     const int bytes = row_bytes();
     if (IsStarter() && row < p_.rows) {
       const int rows = static_cast<int>(min(int64_t{kRowsPerWarp}, p_.rows - row));
-      TransferBarrier::ArriveExpecting(arrived_, bytes * rows);
+      arrived_.ArriveExpecting(bytes * rows);
     }
     if (row < p_.rows) {
       StartBulkCopy(slot_, static_cast<const uint8_t*>(p_.x) + row * bytes, bytes, arrived_);
@@ -124,7 +124,7 @@ class RowFeed {
   __device__ void Wait(int64_t row) {
     const int place = static_cast<int>(threadIdx.x % kWarpThreads) / kLanes;  // in the warp
     if (!Owner::kWholeBlock && row - place >= p_.rows) return;
-    TransferBarrier::Wait(arrived_, parity_);
+    arrived_.Wait(parity_);
     parity_ ^= 1;
   }
 
@@ -167,7 +167,7 @@ class RowFeed {
 
   const RowForwardParams& p_;
   uint32_t slot_;
-  uint32_t arrived_;
+  TransferBarrier& arrived_;
   uint32_t parity_ = 0;
 };
 

@@ -43,14 +43,12 @@ reference::BatchNormResult Reference(const BatchForwardCase& problem) {
 }
 
 std::vector<double> ChannelMaxima(const BatchNormShape& shape, const std::vector<double>& values) {
-  const reference::ChannelShape channel_shape = ReferenceShape(shape);
   std::vector<double> maxima(static_cast<size_t>(shape.channels));
-  for (size_t i = 0; i < values.size(); ++i) {
-    double& maximum = maxima[static_cast<size_t>(channel_shape.Channel(static_cast<int64_t>(i)))];
+  reference::ForEachElement(ReferenceShape(shape), [&](size_t i, size_t channel) {
     if (std::isfinite(values[i])) {
-      maximum = std::max(maximum, std::fabs(values[i]));
+      maxima[channel] = std::max(maxima[channel], std::fabs(values[i]));
     }
-  }
+  });
   return maxima;
 }
 

@@ -85,6 +85,7 @@ double Tolerance(Output output, DType dtype, double reference, double scale, dou
   double worst_tolerance = 0.0;
   for (size_t i = 0; i < got.size(); ++i) {
     const double rounded = reference::RoundTo(FormatOf(dtype), reference[i]);
+    if (got[i] == rounded) continue;  // nothing is closer
     double excess = 0.0;
     double tolerance = 0.0;
     if (!std::isfinite(rounded)) {
