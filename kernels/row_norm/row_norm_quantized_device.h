@@ -19,9 +19,9 @@ constexpr int QuantizedRowElements(QuantizedRowMethod method, RowKind kind, int 
   return method == QuantizedRowMethod::kBlock && kind == RowKind::kLayer && bytes == 2 ? 64 : 32;
 }
 
-/// Registers of a thread: the fewest that do not spill.
+/// Registers of a thread, a multiple of 8: few, without spilling.
 constexpr int QuantizedRowRegisters(QuantizedRowMethod method, RowKind kind, int bytes) {
-  if (QuantizedRowElements(method, kind, bytes) == 64) return 112;
+  if (QuantizedRowElements(method, kind, bytes) == 64) return 128;
   if (kind == RowKind::kLayer) return bytes == 2 ? 80 : 96;
   return method == QuantizedRowMethod::kBlock && bytes == 2 ? 64 : 72;
 }

@@ -29,11 +29,14 @@ QuantizedRowMethod Method(RowKind kind, int64_t hidden_size, int element_bytes) 
   return QuantizedRowMethod::kBlock;
 }
 
-/// Blocks that fit a multiprocessor by their registers.
-int64_t ResidentBlocks(int threads, int registers) {
-  constexpr int kRegisters = 64 << 10;  // of a multiprocessor
-  constexpr int kMaxBlocks = 32;
-  return std::clamp(kRegisters / (threads * registers), 1, kMaxBlocks);
+/// Blocks that fit a multiprocessor by their registers, which each of its four parts hands out for
+/// warps.
+int64_t ResidentBlocks(int64_t threads, int registers) {
+  constexpr int64_t kParts = 4;
+  constexpr int64_t kPartRegisters = 16 << 10;
+  constexpr int64_t kMaxBlocks = 32;
+  const int64_t warps = kParts * (kPartRegisters / (registers * kWarpThreads));
+  return std::clamp(warps / (threads / kWarpThreads), int64_t{1}, kMaxBlocks);
 }
 
 }  // namespace
