@@ -108,9 +108,9 @@ __device__ void FinishChannel(const RowsBackwardParams& p, int c,
     rstd = static_cast<float>(rsqrt(variance + p.eps));
   }
   const double dweight = static_cast<double>(rstd) * fma(-offset, sums[0].x, sums[0].y);
-  StoreTotals(p.grid, p.exchange, area, 0, c, inputs.reference + offset, rstd);
-  StoreTotals(p.grid, p.exchange, area, 1, c, sums[0].x * inputs.share,
-              static_cast<float>(dweight * inputs.share));
+  StoreTotals<2>(p.grid, p.exchange, area, 0, c, inputs.reference + offset, rstd);
+  StoreTotals<2>(p.grid, p.exchange, area, 1, c, sums[0].x * inputs.share,
+                 static_cast<float>(dweight * inputs.share));
   if (!stores) return;
   StoreWeight<X>(p.dweight, p.f32_weights, c, static_cast<float>(dweight));
   StoreWeight<X>(p.dbias, p.f32_weights, c, static_cast<float>(sums[0].x));
@@ -207,7 +207,7 @@ __global__ void __launch_bounds__(kRowsWarps* kWarpThreads, 1)
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   extern __shared__ __align__(128) unsigned char memory[];
   const RowsPlace place(p.grid, RowsRing<X, 2, kBulk>::kHeld);
-  const RowsAreas areas(memory);
+  double2* const area = RowsArea(memory);
   const RowsTensorMap* const maps[2] = {&p.dy_map, &p.x_map};
   const StorageOf<X>* const tensors[2] = {static_cast<const StorageOf<X>*>(p.dy),
                                           static_cast<const StorageOf<X>*>(p.x)};
@@ -232,19 +232,20 @@ __global__ void __launch_bounds__(kRowsWarps* kWarpThreads, 1)
       if (place.extra != 0) SumHeld<X, kBulk, kRecompute>(p, place, held, sums);
     }
   }
-  PublishSums(p.grid, place, areas.sums, sums.total_dy, sums.total_dyd, p.exchange.partials[0]);
-  PublishSums(p.grid, place, areas.sums, sums.total_d, sums.total_square, p.exchange.partials[1]);
+  double(*const channel_sums[4])[4] = {&sums.total_dy, &sums.total_dyd, &sums.total_d,
+                                       &sums.total_square};
+  PublishSums<2>(p.grid, place, area, channel_sums, p.exchange);
   BackwardCoefficients coefficients;
   coefficients.LoadWeights<X>(p, channel, active);
   const int own = OwnChannel(p.grid, place);
   const GradientInputs<X, kRecompute> inputs(p, own);
   double2 gathered[2];
-  GatherSums(p.grid, place, p.exchange, areas.gathered, gathered);
+  GatherSums(p.grid, place, p.exchange, area, gathered);
   if (own >= 0) {
-    FinishChannel(p, own, inputs, gathered, areas.sums, p.grid.shared_totals || place.block == 0);
+    FinishChannel(p, own, inputs, gathered, area, p.grid.shared_totals || place.block == 0);
   }
   RowsSlot totals[2][4];
-  AwaitTotals(p.grid, place, p.exchange, channel, active, areas.sums, totals);
+  AwaitTotals(p.grid, place, p.exchange, channel, active, area, totals);
   coefficients.Take(totals);
   WriteChunks(p, place, ring, held, coefficients);
 #endif

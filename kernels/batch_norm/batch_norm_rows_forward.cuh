@@ -101,7 +101,7 @@ __device__ void FinishChannel(const RowsForwardParams& p, int c, const FinishInp
   double variance = fma(-sums.x, offset, sums.y) * inputs.share;
   if (variance < 0.0) variance = 0.0;
   const float rstd = static_cast<float>(rsqrt(variance + p.eps));
-  StoreTotals(p.grid, p.exchange, area, 0, c, mean, rstd);
+  StoreTotals<1>(p.grid, p.exchange, area, 0, c, mean, rstd);
   if (!stores) return;
   if (p.mean != nullptr) p.mean[c] = static_cast<float>(mean);
   if (p.rstd != nullptr) p.rstd[c] = rstd;
@@ -198,7 +198,7 @@ __global__ void __launch_bounds__(kRowsWarps* kWarpThreads, 1)
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   extern __shared__ __align__(128) unsigned char memory[];
   const RowsPlace place(p.grid, RowsRing<X, 1, kBulk>::kHeld);
-  const RowsAreas areas(memory);
+  double2* const area = RowsArea(memory);
   const RowsTensorMap* const maps[1] = {&p.x_map};
   const StorageOf<X>* const tensors[1] = {static_cast<const StorageOf<X>*>(p.x)};
   RowsRing<X, 1, kBulk> ring(p.grid, place, maps, tensors, p.wide, memory);
@@ -222,19 +222,19 @@ __global__ void __launch_bounds__(kRowsWarps* kWarpThreads, 1)
       if (place.extra != 0) SumHeld<X, kBulk>(p, place, held, sums);
     }
   }
-  PublishSums(p.grid, place, areas.sums, sums.total, sums.total_square, p.exchange.partials[0]);
+  double(*const channel_sums[2])[4] = {&sums.total, &sums.total_square};
+  PublishSums<1>(p.grid, place, area, channel_sums, p.exchange);
   ForwardCoefficients coefficients;
   coefficients.LoadWeights<X>(p, channel, active);
   const int own = OwnChannel(p.grid, place);
   const FinishInputs<X> inputs(p, own);
   double2 gathered[1];
-  GatherSums(p.grid, place, p.exchange, areas.gathered, gathered);
+  GatherSums(p.grid, place, p.exchange, area, gathered);
   if (own >= 0) {
-    FinishChannel(p, own, inputs, gathered[0], areas.sums,
-                  p.grid.shared_totals || place.block == 0);
+    FinishChannel(p, own, inputs, gathered[0], area, p.grid.shared_totals || place.block == 0);
   }
   RowsSlot totals[1][4];
-  AwaitTotals(p.grid, place, p.exchange, channel, active, areas.sums, totals);
+  AwaitTotals(p.grid, place, p.exchange, channel, active, area, totals);
   coefficients.Take(totals[0]);
   WriteChunks(p, place, ring, held, coefficients);
 #endif
