@@ -283,6 +283,7 @@ RowBackwardLaunch LaunchRowBackward(const RowBackwardPlan& plan, int64_t rows, b
   launch.config.blocks_x = launch.row_blocks * plan.cluster_blocks;
   launch.config.threads_x = plan.threads;
   launch.config.cluster_blocks = plan.cluster_blocks;
+  launch.config.needs_cluster = plan.method == RowBackwardMethod::kLong;
   launch.config.dynamic_shared_bytes = plan.shared_bytes;
   if (plan.UsesRing()) {
     const int64_t stages = CeilDiv(rows, launch.row_blocks * plan.rows_per_block);
