@@ -19,6 +19,7 @@ enum class RowBackwardMethod : uint8_t {
   kBlock,         // a block, in shared memory
   kLong,          // sm_90: a block or a cluster, with a warp of each block that feeds the others
   kCluster,       // the blocks of a cluster, in their shared memory
+  kStrips,        // lanes of a warp, or a few warps, in shared memory: row_norm_strip_device.h
   kCarefulWarp,   // f64: a warp, kCarefulElements per thread in registers
   kCarefulBlock,  // f64: a block
   kStreaming,     // a block, read again in every pass; the column kernel sums dweight and dbias
@@ -65,8 +66,8 @@ struct RingBackwardParams {
   void* dx;
   float* dweight_partials;  // [chunks * row blocks, hidden_size]; null: not wanted
   float* dbias_partials;
-  void* dweight;  // group kernel: its launch's blocks, one cluster, write the sums themselves; null
-  void* dbias;    // where partials are finalized
+  void* dweight;  // group kernel: one block writes the sums themselves; null where partial rows are
+  void* dbias;    // finalized
   int64_t rows;
   int64_t hidden_size;
   int64_t row_blocks;  // blocks (clusters) that rows are dealt out to in turn
@@ -176,7 +177,7 @@ inline constexpr int kMaxGroupWarps = 16;   // of all its groups
 /// Threads of a block of the group kernel whose registers a multiprocessor holds.
 constexpr int GroupKernelThreads(int thread_elements) { return thread_elements > 24 ? 384 : 512; }
 
-inline constexpr int kTileThreads = 256;       // of a block of the warp kernel
+inline constexpr int kTileThreads = 512;       // of a block of the warp kernel
 inline constexpr int kMaxRingThreads = 512;    // of a block that owns a row, or a part of it
 inline constexpr int kRingThreadsPerSm = 512;  // what about 128 registers a thread leave room for
 
@@ -191,8 +192,11 @@ constexpr int BlockGranules(int bytes_per_element, bool wide, int64_t columns) {
 /// done with, two under way.
 inline constexpr int kRelaxedStages = 5;
 
-/// Blocks of the warp kernel that a multiprocessor's registers hold at once.
-constexpr int ResidentTileBlocks(int thread_elements) { return thread_elements > 16 ? 1 : 2; }
+/// Floats between the sums of two elements of a thread of the warp kernel: consecutive columns lie in
+/// different banks.
+constexpr int TileTotalsStride(int granule) { return granule > 1 ? 32 + 32 / granule : 32; }
+template <int kGranule>
+inline constexpr int kTileTotalsStride = TileTotalsStride(kGranule);
 
 /// Granules that a thread of the long-row kernel has of a row, and the most threads of a block that
 /// have any; a warp that feeds them comes on top.
@@ -211,7 +215,7 @@ struct RingKernel {
   bool wide;           // granules of 16 bytes, else single elements
   bool aligned;        // wide: all tensors begin at multiples of 16 bytes
   bool pipelined;      // kBlock: sm_90 and later; always so for kCluster
-  int granules;        // of a thread
+  int granules;        // of a thread; kStrips: the index of the shape
   int lanes;           // kTiles: that share a row
   bool plain = false;  // kLong: aligned, without dresidual_sum
 };

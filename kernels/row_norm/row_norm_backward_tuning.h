@@ -20,7 +20,7 @@ struct RowBackwardPlan {
 
   // Ring kernels.
   bool pipelined = false;  // kBlock
-  int granules = 0;        // of a thread
+  int granules = 0;        // of a thread; kStrips: the index of the shape
   int lanes = 0;           // kTiles: that share a row
   int group_warps = 0;     // kGroups: that share a row
   int groups = 1;          // kGroups: of a block
@@ -39,11 +39,12 @@ struct RowBackwardPlan {
 
   int rows_per_block = 1;      // kTiles: of one stage of each warp; kGroups: of one of each group
   int64_t max_row_blocks = 1;  // blocks, or clusters
-  int direct_blocks = 0;       // kGroups: most blocks of a request that need no partial rows
+  int direct_rows = 0;         // kGroups: most rows of a request that need no partial rows
 
   bool UsesRing() const {
     return method == norm_device::RowBackwardMethod::kTiles ||
            method == norm_device::RowBackwardMethod::kGroups ||
+           method == norm_device::RowBackwardMethod::kStrips ||
            method == norm_device::RowBackwardMethod::kBlock ||
            method == norm_device::RowBackwardMethod::kLong ||
            method == norm_device::RowBackwardMethod::kCluster;
@@ -67,7 +68,7 @@ struct RowBackwardLaunch {
   int64_t row_blocks = 1;
   int64_t partial_stages = 0;  // ring kernels: stages that one partial row adds up
   int64_t block_partials = 1;  // partial rows of a row block (kGroups without totals: of a group)
-  /// kGroups: few rows, whose blocks are one cluster and write dweight and dbias themselves.
+  /// kGroups: few rows, whose one block writes dweight and dbias itself.
   bool direct = false;
 };
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "row_norm/row_norm_backward_tuning.h"
+#include "row_norm/row_norm_strip_device.h"
 
 namespace norm::internal {
 namespace {
@@ -67,6 +68,8 @@ int64_t HeldColumns(const RowBackwardPlan& plan, DType dtype) {
              plan.cluster_blocks;
     case RowBackwardMethod::kLong:
       return plan.tensor_bytes / 16 * plan.granules * granule * plan.cluster_blocks;
+    case RowBackwardMethod::kStrips:
+      return norm_device::kStripShapes[plan.granules].MaxHidden();
     case RowBackwardMethod::kCarefulWarp:
       return 32 * norm_device::kCarefulElements;
     case RowBackwardMethod::kCarefulBlock:
@@ -90,7 +93,7 @@ void CheckGroups(const RowBackwardPlan& plan, int64_t hidden_size, DType dtype, 
   EXPECT_GE(covered, hidden_size);
   const int64_t gradients = kind == RowKind::kLayer ? 2 : 1;
   if (plan.column_totals_offset < 0) {
-    EXPECT_EQ(plan.direct_blocks, 0);
+    EXPECT_EQ(plan.direct_rows, 0);
     EXPECT_LE(plan.max_partial_stages, 64);
   } else {
     EXPECT_EQ(plan.column_totals_offset % 16, 0);
@@ -122,6 +125,20 @@ void CheckLongPlan(const RowBackwardPlan& plan, int64_t hidden_size, DType dtype
             keeps_weights ? 2 * plan.granules * plan.tensor_bytes : 0);
 }
 
+void CheckStrips(const RowBackwardPlan& plan, RowKind kind) {
+  const norm_device::StripShape& shape = norm_device::kStripShapes[plan.granules];
+  const norm_device::StripBackwardBytes bytes(shape, kind);
+  EXPECT_GE(plan.columns, shape.Elements());
+  EXPECT_EQ(plan.threads % shape.GroupThreads(), 0);
+  EXPECT_LE(plan.threads, norm_device::kStripBackwardThreads);
+  const int groups = plan.threads / shape.GroupThreads();
+  EXPECT_GE(plan.stages, shape.warps > 1 ? 3 : 2);
+  EXPECT_EQ(plan.tensor_bytes % norm_device::kTileLineBytes, 0);
+  const int64_t ring = std::max<int64_t>(2 * plan.stages * plan.tensor_bytes, bytes.sums);
+  EXPECT_GE(plan.shared_bytes, bytes.totals + groups * (bytes.group + ring));
+  EXPECT_LE(plan.tile_rows, 32);
+}
+
 TEST_P(RowBackwardTuningTest, EveryRowFitsItsThreads) {
   ForEachPlan([&](const RowBackwardPlan& plan, int64_t hidden_size, DType dtype, RowKind, int) {
     EXPECT_GE(HeldColumns(plan, dtype), hidden_size);
@@ -130,7 +147,7 @@ TEST_P(RowBackwardTuningTest, EveryRowFitsItsThreads) {
     EXPECT_LE(plan.threads, 512);
     EXPECT_GE(plan.max_row_blocks, 1);
     EXPECT_EQ(plan.wide, hidden_size * static_cast<int64_t>(DTypeSize(dtype)) % 16 == 0);
-    EXPECT_EQ(plan.UsesRing(), plan.method <= RowBackwardMethod::kCluster);
+    EXPECT_EQ(plan.UsesRing(), plan.method <= RowBackwardMethod::kStrips);
   });
 }
 
@@ -151,6 +168,10 @@ TEST_P(RowBackwardTuningTest, RingsKeepTheDevicesLimits) {
     EXPECT_LE(plan.column_totals_offset, plan.shared_bytes);
     if (plan.method == RowBackwardMethod::kGroups) {
       CheckGroups(plan, hidden_size, dtype, kind);
+      return;
+    }
+    if (plan.method == RowBackwardMethod::kStrips) {
+      CheckStrips(plan, kind);
       return;
     }
     if (plan.method == RowBackwardMethod::kTiles) {
@@ -179,14 +200,10 @@ TEST_P(RowBackwardTuningTest, RowsDecideOnlyHowManyBlocksAreLaunched) {
     for (int64_t rows : {int64_t{1}, int64_t{2}, int64_t{65}, int64_t{70000}, int64_t{1} << 33}) {
       const RowBackwardLaunch launch = LaunchRowBackward(plan, rows, true);
       EXPECT_EQ(launch.config.blocks_x, launch.row_blocks * plan.cluster_blocks);
-      EXPECT_LE(launch.row_blocks, std::max<int64_t>(plan.max_row_blocks, plan.direct_blocks));
+      EXPECT_LE(launch.row_blocks, plan.max_row_blocks);
       if (launch.direct) {
-        // One cluster, one partial row in each block's shared memory.
-        EXPECT_EQ(launch.config.cluster_blocks, launch.config.blocks_x);
-        EXPECT_LE(launch.config.cluster_blocks, plan.direct_blocks);
+        EXPECT_EQ(launch.row_blocks, 1);
         EXPECT_EQ(launch.block_partials, 1);
-      } else {
-        EXPECT_EQ(launch.config.cluster_blocks, plan.cluster_blocks);
       }
       EXPECT_LE(launch.config.blocks_x, kMaxBlocksX);
       EXPECT_EQ(launch.config.threads_x, plan.threads);
@@ -207,7 +224,6 @@ TEST_P(RowBackwardTuningTest, FewRowsNeedNoPartialRowsWhereDweightIsWanted) {
   };
   EXPECT_TRUE(launch(1, true).direct);
   EXPECT_EQ(launch(1, true).config.blocks_x, 1);
-  EXPECT_EQ(launch(32, true).direct, GetParam().HasClusters());
   EXPECT_FALSE(launch(1, false).direct);
   EXPECT_FALSE(launch(8192, true).direct);
   EXPECT_EQ(launch(8192, true).config.blocks_x, GetParam().sm_count);
@@ -222,15 +238,21 @@ TEST(RowBackwardMethodTest, ChangesAtTheDocumentedSizes) {
   const auto method = [](int64_t hidden_size, DType dtype, const DeviceTraits& device = kHopper) {
     return PlanRowBackward(RowKind::kLayer, hidden_size, dtype, 2, device).method;
   };
-  EXPECT_EQ(method(512, DType::kF32), RowBackwardMethod::kTiles);
+  EXPECT_EQ(method(256, DType::kF32), RowBackwardMethod::kTiles);
+  EXPECT_EQ(method(512, DType::kF32), RowBackwardMethod::kGroups);
   EXPECT_EQ(method(513, DType::kF32), RowBackwardMethod::kBlock);
   EXPECT_EQ(method(516, DType::kF32), RowBackwardMethod::kGroups);
   EXPECT_EQ(method(4096, DType::kBF16), RowBackwardMethod::kGroups);
   EXPECT_EQ(method(8192, DType::kBF16), RowBackwardMethod::kGroups);
+  EXPECT_EQ(method(8192, DType::kBF16, kAmpere), RowBackwardMethod::kGroups);
   EXPECT_EQ(method(8200, DType::kBF16), RowBackwardMethod::kLong);
   EXPECT_EQ(method(8201, DType::kBF16), RowBackwardMethod::kCluster);
   EXPECT_EQ(method(65536, DType::kF32), RowBackwardMethod::kLong);
   EXPECT_EQ(method(262144, DType::kBF16), RowBackwardMethod::kLong);
+  EXPECT_EQ(method(511, DType::kBF16), RowBackwardMethod::kTiles);
+  EXPECT_EQ(method(513, DType::kBF16), RowBackwardMethod::kStrips);
+  EXPECT_EQ(method(4385, DType::kF16), RowBackwardMethod::kStrips);
+  EXPECT_EQ(method(4386, DType::kF16), RowBackwardMethod::kBlock);
   EXPECT_EQ(method(262144, DType::kF32), RowBackwardMethod::kStreaming);
   EXPECT_EQ(method(65536, DType::kBF16, kAmpere), RowBackwardMethod::kStreaming);
   EXPECT_EQ(method(256, DType::kF64), RowBackwardMethod::kCarefulWarp);
