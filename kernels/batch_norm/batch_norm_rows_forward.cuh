@@ -9,6 +9,7 @@
 
 #include <utility>
 
+#include "batch_norm/batch_norm_rows_coefficients.cuh"
 #include "batch_norm/batch_norm_rows_exchange.cuh"
 #include "batch_norm/batch_norm_rows_ring.cuh"
 #include "batch_norm/batch_norm_rows_sums.cuh"
@@ -115,38 +116,6 @@ __device__ void FinishChannel(const RowsForwardParams& p, int c, const FinishInp
                                               p.momentum * (variance * (n / (n - 1.0))));
   }
 }
-
-/// What a lane's granule needs for the output: the mean, what f32 leaves of it times -rstd, rstd,
-/// weight, bias.
-struct ForwardCoefficients {
-  float mean[4];
-  float rest[4];
-  float rstd[4];
-  float scale[4];
-  float shift[4];
-
-  template <typename X>
-  __device__ void LoadWeights(const RowsForwardParams& p, int channel, bool active) {
-#pragma unroll
-    for (int c = 0; c < 4; ++c) {
-      scale[c] = active ? LoadWeight<X>(p.weight, p.f32_weights, channel + c, 1.0F) : 1.0F;
-      shift[c] = active ? LoadWeight<X>(p.bias, p.f32_weights, channel + c, 0.0F) : 0.0F;
-    }
-  }
-  __device__ void Take(const RowsSlot (&totals)[4]) {
-#pragma unroll
-    for (int c = 0; c < 4; ++c) {
-      const double whole = FirstOf(totals[c]);
-      mean[c] = static_cast<float>(whole);
-      rstd[c] = SecondFloatOf(totals[c]);
-      const double left = isfinite(whole) ? whole - static_cast<double>(mean[c]) : 0.0;
-      rest[c] = -static_cast<float>(left) * rstd[c];
-    }
-  }
-  __device__ float Apply(float value, int c) const {
-    return fmaf(fmaf(value - mean[c], rstd[c], rest[c]), scale[c], shift[c]);
-  }
-};
 
 /// The output of a chunk.
 template <typename X, bool kBulk>
