@@ -19,6 +19,7 @@ enum class RowBackwardMethod : uint8_t {
   kBlock,         // a block, in shared memory
   kLong,          // sm_90: a block or a cluster, with a warp of each block that feeds the others
   kCluster,       // the blocks of a cluster, in their shared memory
+  kStrips,        // lanes of a warp, or a few warps, in shared memory: row_norm_strip_device.h
   kCarefulWarp,   // f64: a warp, kCarefulElements per thread in registers
   kCarefulBlock,  // f64: a block
   kStreaming,     // a block, read again in every pass; the column kernel sums dweight and dbias
@@ -72,8 +73,8 @@ struct RingBackwardParams {
   int64_t row_blocks;  // blocks (clusters) that rows are dealt out to in turn
   float weight_offset;
   bool weight_is_f32;
-  bool has_edges;  // some tensor begins or ends inside 16 bytes
-  int stages;
+  bool has_edges;            // some tensor begins or ends inside 16 bytes
+  int stages;                // long rows: rows in the ring
   int ring_tensors;          // 3 with dresidual_sum, else 2
   int tensor_bytes;          // of one chunk of one tensor in a stage
   int column_totals_offset;  // in shared memory, in bytes; group kernel: negative without totals
@@ -211,13 +212,12 @@ inline constexpr int kMaxLongSlots = 24;                       // of a block's r
 /// Which ring kernel.
 struct RingKernel {
   RowBackwardMethod method;
-  bool wide;                   // granules of 16 bytes, else single elements
-  bool aligned;                // wide: all tensors begin at multiples of 16 bytes
-  bool pipelined;              // kBlock: sm_90 and later; always so for kCluster
-  int granules;                // of a thread
-  int lanes;                   // kTiles: that share a row
-  bool plain = false;          // kLong: aligned, without dresidual_sum
-  bool weight_is_f32 = false;  // kLong
+  bool wide;           // granules of 16 bytes, else single elements
+  bool aligned;        // wide: all tensors begin at multiples of 16 bytes
+  bool pipelined;      // kBlock: sm_90 and later; always so for kCluster
+  int granules;        // of a thread; kStrips: the index of the shape
+  int lanes;           // kTiles: that share a row
+  bool plain = false;  // kLong: aligned, without dresidual_sum
 };
 
 /// Kernels as the runtime launches them; null where none was built. `wide`: 16 bytes of consecutive
