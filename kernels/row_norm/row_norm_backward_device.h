@@ -103,6 +103,11 @@ inline constexpr int kExchangeTurns = 4;
 constexpr int ExchangeFloats(RowKind kind, int all_warps) {
   return kExchangeTurns * (kind == RowKind::kLayer ? 3 : 1) * all_warps;
 }
+/// The same of long rows, in bytes. `all_warps`: a multiple of 4.
+constexpr int LongExchangeBytes(RowKind kind, int all_warps) {
+  const int sums = kind == RowKind::kLayer ? 2 * sizeof(float) + sizeof(double) : sizeof(float);
+  return kExchangeTurns * sums * all_warps;
+}
 constexpr int CarefulDoubles(int block_warps) { return 3 * block_warps; }
 
 /// Rows whose terms are added up in a plain f32 register: each addition rounds by at most 2^-24 of
@@ -156,7 +161,7 @@ constexpr FinalizeShape FinalizeShapeOf(int64_t hidden_size, bool partials_are_f
   // Short rows: many small blocks keep the device busy; long ones: few that read long pieces.
   constexpr int64_t kLongRow = 16384;
   if (partials_are_f64 || hidden_size % 4 != 0) return {1, 32};
-  return {4, hidden_size < kLongRow ? 8 : 32};
+  return {4, hidden_size < kLongRow ? 8 : hidden_size < 2 * kLongRow ? 16 : 32};
 }
 
 /// Mean and rstd of rows, for the ring kernels where the caller has none.

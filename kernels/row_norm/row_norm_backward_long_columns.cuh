@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "primitives/compensated_sum.cuh"
 #include "primitives/packed_granule.cuh"
 #include "primitives/transfer_barrier.cuh"
 #include "row_norm/row_norm_backward_device.h"
@@ -20,6 +21,14 @@ struct LongCoefficients {
   float h_shift = 0.0F;
   float slope = 0.0F;
   float shift = 0.0F;
+};
+
+/// A thread's sums of a row: of g * d, where d is x less the mean if the row is centred, and else x;
+/// of g; of x, if the row is centred: it tells what rounding took from the given mean.
+struct LongSums {
+  float gd = 0.0F;
+  float g = 0.0F;
+  ExactSum<float> x;
 };
 
 /// From the sums of g * d and g, where d is x less the mean if the row is centred, and else x.
@@ -105,16 +114,16 @@ class LongColumns {
   /// Adds granule g of a row to its sums; one that is not there is any of the row.
   template <bool kCentred>
   __device__ void AddUp(int g, bool has, const Packed& x, const Packed& dy, float mean,
-                        RowTotals<float> (&sums)[2]) {
+                        LongSums (&sums)[2]) {
     const Scales scales = Scale(g);
 #pragma unroll
     for (int v = 0; v < V; ++v) {
-      RowTotals<float>& part = sums[v % 2];
+      LongSums& part = sums[v % 2];
       const float scaled = dy.Wide(v) * Scaled(scales, g, v);
       const float d = kCentred ? x.Wide(v) - mean : x.Wide(v);
       part.gd = fmaf(scaled, d, part.gd);
       if (kHasBias) part.g += scaled;
-      if (kCentred) part.d += g < kGranules - 1 || has ? d : 0.0F;
+      if (kCentred) sums[0].x.Add(g < kGranules - 1 || has ? x.Wide(v) : 0.0F);
     }
   }
 

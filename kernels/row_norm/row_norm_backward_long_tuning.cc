@@ -37,8 +37,7 @@ bool UseLong(LongGranules granules, int row_granules, int blocks, RowKind kind, 
   const int warps = shape.warps * blocks;
   constexpr int kFourFloats = 4;
   const int64_t exchange_bytes =
-      norm_device::ExchangeFloats(kind, static_cast<int>(RoundUp(warps, kFourFloats))) *
-      static_cast<int64_t>(sizeof(float));
+      norm_device::LongExchangeBytes(kind, static_cast<int>(RoundUp(warps, kFourFloats)));
   constexpr int kCarefulTurns = 2;
   const int64_t careful_bytes = RoundUp(
       kCarefulTurns * norm_device::CarefulDoubles(warps) * static_cast<int64_t>(sizeof(double)),

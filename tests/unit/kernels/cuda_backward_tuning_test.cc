@@ -115,7 +115,7 @@ void CheckLongPlan(const RowBackwardPlan& plan, int64_t hidden_size, DType dtype
   const int warps = (plan.threads / 32 - 1) * plan.cluster_blocks;
   EXPECT_GE(plan.exchange_offset, plan.stages * plan.granules * ring_tensors * plan.tensor_bytes);
   EXPECT_GE(plan.careful_offset - plan.exchange_offset,
-            norm_device::ExchangeFloats(kind, warps) * 4);
+            norm_device::LongExchangeBytes(kind, warps));
   EXPECT_EQ(plan.exchange_offset % 16, 0);
   EXPECT_EQ(plan.careful_offset % 16, 0);
   EXPECT_GE(plan.weights_offset - plan.careful_offset, 2 * norm_device::CarefulDoubles(warps) * 8);
