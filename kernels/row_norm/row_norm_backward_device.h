@@ -209,10 +209,12 @@ struct LongGranules {
   int of_row;
   int max_threads;
 };
-inline constexpr LongGranules kLongGranules32Bit = {5, 480};
-inline constexpr LongGranules kLongGranules16Bit = {6, 352};
-inline constexpr LongGranules kShortGranules16Bit = {4, 480};  // rows that these hold in a block
-inline constexpr int kMaxLongSlots = 24;                       // of a block's ring
+/// Two choices, the second for parts of rows that the first does not hold.
+constexpr LongGranules FewLongGranules(RowKind kind, int element_bytes) {
+  return kind == RowKind::kRms && element_bytes == 2 ? LongGranules{4, 480} : LongGranules{5, 352};
+}
+inline constexpr LongGranules kManyLongGranules = {6, 352};
+inline constexpr int kMaxLongSlots = 24;  // of a block's ring
 
 /// Which ring kernel.
 struct RingKernel {

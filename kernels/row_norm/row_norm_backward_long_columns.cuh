@@ -4,7 +4,6 @@
 
 #include <cstdint>
 
-#include "primitives/compensated_sum.cuh"
 #include "primitives/packed_granule.cuh"
 #include "primitives/transfer_barrier.cuh"
 #include "row_norm/row_norm_backward_device.h"
@@ -23,12 +22,33 @@ struct LongCoefficients {
   float shift = 0.0F;
 };
 
+/// A sum that starts at a bias larger than its terms: then the rounding of each addition is exact to
+/// tell, and is summed apart.
+struct BiasedSum {
+  float sum = 0.0F;
+  float lost = 0.0F;
+
+  __device__ void Add(float term) {
+    const float next = sum + term;
+    lost += term - (next - sum);
+    sum = next;
+  }
+  __device__ double Total(float bias) const {
+    return (static_cast<double>(sum) - static_cast<double>(bias)) + static_cast<double>(lost);
+  }
+  /// More than any x of a row but outliers, and than the sum of a thread's.
+  __device__ static float Bias(const GivenStats& stats) {
+    constexpr float kTimes = 1024.0F;
+    return kTimes * (fabsf(stats.mean) + 1.0F / stats.rstd);
+  }
+};
+
 /// A thread's sums of a row: of g * d, where d is x less the mean if the row is centred, and else x;
 /// of g; of x, if the row is centred: it tells what rounding took from the given mean.
 struct LongSums {
   float gd = 0.0F;
   float g = 0.0F;
-  ExactSum<float> x;
+  BiasedSum x;
 };
 
 /// From the sums of g * d and g, where d is x less the mean if the row is centred, and else x.

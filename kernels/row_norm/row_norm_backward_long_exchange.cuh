@@ -60,6 +60,7 @@ class LongExchange {
   }
 
   /// Hands this thread's sums over; `x` where `centred`, which all threads agree on.
+  template <bool kMayCentre>
   __device__ void Send(float gd, float g, double x, bool centred, int turn) const {
     const int lane = threadIdx.x % kWarpThreads;
     TransferBarrier& arrived = arrived_[turn];
@@ -76,7 +77,7 @@ class LongExchange {
       if (lane % kHalf < blocks_) {
         SendWordToPeer(part + lane / kHalf * stride_, arrived, lane % kHalf, sum);
       }
-      if (centred) {
+      if (kMayCentre && centred) {
         double total[1] = {x};
         LaneSum<kWarpThreads>(total);
         bytes += static_cast<int>(sizeof(double));
@@ -90,6 +91,7 @@ class LongExchange {
   }
 
   /// The totals of the i-th row, when they are there; d is the sum of x less the given mean.
+  template <bool kMayCentre>
   __device__ RowTotals<float> Receive(bool centred, float mean, int64_t hidden_size, int i) const {
     const int turn = i % kTurns;
     arrived_[turn].Wait(i / kTurns & 1);
@@ -103,7 +105,7 @@ class LongExchange {
       const float sum = Add<kHalf>(PartSum(parts + lane / kHalf * stride_, lane % kHalf, kHalf));
       totals.gd = __shfl_sync(kAllLanes, sum, 0);
       totals.g = __shfl_sync(kAllLanes, sum, kHalf);
-      if (centred) {
+      if (kMayCentre && centred) {
         const double* wide = WideParts(turn);
         double x[1] = {0.0};
         for (int k = lane; k < all_warps_; k += kWarpThreads) x[0] += wide[k];

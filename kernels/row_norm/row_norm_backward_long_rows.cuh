@@ -111,14 +111,16 @@ class LongRows {
   template <bool kCentred>
   __device__ void PassChunks(int row) {
     LongSums sums[2];
+    float bias = 0.0F;
+    if (kCentred && row < place_.rows) sums[0].x.sum = bias = BiasedSum::Bias(Stats(row));
 #pragma unroll
     for (int chunk = 0; chunk < kGranules; ++chunk) {
       if (row < place_.rows) {
         AddUp<kCentred>(row, chunk, sums);
-        if (chunk == kGranules - 1) Send(row, sums);
+        if (chunk == kGranules - 1) Send<kCentred>(row, bias, sums);
       }
       if (row > 0) {
-        if (chunk == 0) Take(row - 1);
+        if (chunk == 0) Take<kCentred>(row - 1);
         Output<kCentred>(chunk);
       }
     }
@@ -143,12 +145,13 @@ class LongRows {
     columns_.template AddUp<kCentred>(chunk, has_last_, x, dy, mean_, sums);
   }
 
-  __device__ void Send(int row, const LongSums (&sums)[2]) {
-    const bool centred = kAlwaysCentred || mean_ != 0.0F;
+  template <bool kCentred>
+  __device__ void Send(int row, float bias, const LongSums (&sums)[2]) {
+    const bool centred = kAlwaysCentred || (kCentred && mean_ != 0.0F);
     const float gd = active_ ? sums[0].gd + sums[1].gd : 0.0F;
     const float g = active_ ? sums[0].g + sums[1].g : 0.0F;
-    const double x = centred && active_ ? sums[0].x.Total() : 0.0;
-    exchange_.Send(gd, g, x, centred, row % Exchange::kTurns);
+    const double x = centred && active_ ? sums[0].x.Total(bias) : 0.0;
+    exchange_.template Send<kCentred>(gd, g, x, centred, row % Exchange::kTurns);
     arriving_.place.Advance(p_.stages);
     arriving_.Begin(ring_, full_, ChunkOffset(kGranules), kRowBarrierBytes);
   }
@@ -164,10 +167,12 @@ class LongRows {
   }
 
   /// The coefficients of a row.
+  template <bool kCentred>
   __device__ void Take(int row) {
     const GivenStats stats = Stats(row);
-    const bool centred = kAlwaysCentred || leaving_mean_ != 0.0F;
-    const RowTotals<float> totals = exchange_.Receive(centred, stats.mean, p_.hidden_size, row);
+    const bool centred = kAlwaysCentred || (kCentred && leaving_mean_ != 0.0F);
+    const RowTotals<float> totals =
+        exchange_.template Receive<kCentred>(centred, stats.mean, p_.hidden_size, row);
     coefficients_ = LongRowCoefficients<kKind>(totals, stats, centred, share_);
     const float slope = kLayer ? coefficients_.slope * coefficients_.rstd : coefficients_.slope;
     if (__builtin_expect(!FitsF32<kKind>(totals, stats, slope), 0)) {
