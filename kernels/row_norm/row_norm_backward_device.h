@@ -65,6 +65,7 @@ struct RingBackwardParams {
   void* dx;
   float* dweight_partials;  // [chunks * row blocks, hidden_size]; null: not wanted
   float* dbias_partials;
+  double* strip_totals;  // kStrips: sums of blocks, where one takes many rows; else null
   void* dweight;  // group kernel: its launch's blocks, one cluster, write the sums themselves; null
   void* dbias;    // where partials are finalized
   int64_t rows;

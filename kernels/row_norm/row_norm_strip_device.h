@@ -85,10 +85,10 @@ NORM_STRIP_FUNCTION constexpr int StripAffineBytes(const StripShape& shape, RowK
          kTileLineBytes;
 }
 
-/// Shared memory of the backward kernel: a block's, a group's besides its ring, and what passes
-/// through a ring in the end.
+/// Memory of the backward kernel: the f64 sums of a block, a group's besides its ring, and what
+/// passes through a ring in the end.
 struct StripBackwardBytes {
-  int totals;
+  int totals;  // in shared memory; of rows that warps share, in global memory, where needed at all
   int group;
   int sums;
 
@@ -108,7 +108,10 @@ struct StripBackwardBytes {
   }
 };
 
-inline constexpr int kStripBackwardThreads = 256;  // of a block, at most
+/// Of a block, at most: as many as leave registers enough for the sums of a thread.
+NORM_STRIP_FUNCTION constexpr int StripBackwardThreads(const StripShape& shape, RowKind kind) {
+  return shape.warps == 4 && kind == RowKind::kRms ? 384 : 256;
+}
 
 #undef NORM_STRIP_FUNCTION
 

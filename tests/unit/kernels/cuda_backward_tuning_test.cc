@@ -104,12 +104,15 @@ void CheckStrips(const RowBackwardPlan& plan, RowKind kind) {
   const norm_device::StripBackwardBytes bytes(shape, kind);
   EXPECT_GE(plan.columns, shape.Elements());
   EXPECT_EQ(plan.threads % shape.GroupThreads(), 0);
-  EXPECT_LE(plan.threads, norm_device::kStripBackwardThreads);
+  EXPECT_LE(plan.threads, norm_device::StripBackwardThreads(shape, kind));
   const int groups = plan.threads / shape.GroupThreads();
   EXPECT_GE(plan.stages, shape.warps > 1 ? 3 : 2);
   EXPECT_EQ(plan.tensor_bytes % norm_device::kTileLineBytes, 0);
   const int64_t ring = std::max<int64_t>(2 * plan.stages * plan.tensor_bytes, bytes.sums);
-  EXPECT_GE(plan.shared_bytes, bytes.totals + groups * (bytes.group + ring));
+  EXPECT_EQ(plan.strip_groups, groups);
+  const bool shares_warps = shape.warps > 1;
+  EXPECT_EQ(plan.strip_total_bytes, shares_warps ? bytes.totals : 0);
+  EXPECT_GE(plan.shared_bytes, (shares_warps ? 0 : bytes.totals) + groups * (bytes.group + ring));
   EXPECT_LE(plan.tile_rows, 32);
 }
 
@@ -226,6 +229,15 @@ TEST(RowBackwardMethodTest, ChangesAtTheDocumentedSizes) {
   EXPECT_EQ(method(256, DType::kF64), RowBackwardMethod::kCarefulWarp);
   EXPECT_EQ(method(257, DType::kF64), RowBackwardMethod::kCarefulBlock);
   EXPECT_EQ(method(4097, DType::kF64), RowBackwardMethod::kStreaming);
+}
+
+TEST(RowBackwardStripsTest, OnlyManyRowsOfAGroupNeedTotals) {
+  const RowBackwardPlan plan = PlanRowBackward(RowKind::kRms, 4097, DType::kBF16, 2, kHopper);
+  ASSERT_EQ(plan.method, RowBackwardMethod::kStrips);
+  const int64_t few = plan.max_row_blocks * plan.strip_groups * norm_device::kPlainSumRows;
+  EXPECT_EQ(LaunchRowBackward(plan, few, true).strip_total_bytes, 0);
+  EXPECT_EQ(LaunchRowBackward(plan, few + 1, true).strip_total_bytes,
+            plan.max_row_blocks * plan.strip_total_bytes);
 }
 
 TEST(ColumnTuningTest, StripsCoverEveryRow) {
