@@ -3,7 +3,6 @@
 
 #include <cstdint>
 
-#include "row_norm/row_norm_backward_exchange.cuh"
 #include "row_norm/row_norm_backward_group_exchange.cuh"
 #include "row_norm/row_norm_backward_rows.cuh"
 
@@ -110,7 +109,10 @@ class GroupColumns {
       }
       if (Holds(i)) {
         auto* out = reinterpret_cast<Storage*>(place.dx) + Column(i);
-        StoreRounded(out, gradient);
+        Granule<X, V> rounded;
+#pragma unroll
+        for (int v = 0; v < V; ++v) rounded.values[v] = Element<X>::Narrow(gradient[v]);
+        StoreGranule<X, V>(out, rounded, kAligned);
       }
     }
   }
@@ -163,39 +165,40 @@ class GroupColumns {
       }
     }
   }
-  /// The gradients themselves, of a request that the blocks of a cluster have alone: from the sums
-  /// that each left in its shared memory. All threads, between two barriers of the cluster.
-  __device__ void StoreGradients(const RingBackwardParams& p, const char* totals, int warps) const {
-    const int lanes = warps * kGradients * kQuads * kWarpThreads;
-    const int rank = static_cast<int>(blockIdx.x) % p.cluster_blocks;
-    const int threads = static_cast<int>(blockDim.x);
-#pragma unroll 1
-    for (int at = rank * threads + static_cast<int>(threadIdx.x); at < lanes;
-         at += p.cluster_blocks * threads) {
-      const int quad = at / kWarpThreads % kQuads;
-      const int gradient = at / (kWarpThreads * kQuads) % kGradients;
-      const int warp = at / (kWarpThreads * kQuads * kGradients);
-      const int column =
-          ((warp * kGranules + quad * 4 / V) * kWarpThreads + at % kWarpThreads) * V + quad * 4 % V;
-      if (column >= map_.end) continue;
-      double sums[4] = {};
-#pragma unroll 8
-      for (int peer = 0; peer < p.cluster_blocks; ++peer) {
-        float4 part = reinterpret_cast<const float4*>(totals)[at];
-#if __CUDA_ARCH__ >= 900
-        asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
-                     : "=f"(part.x), "=f"(part.y), "=f"(part.z), "=f"(part.w)
-                     : "r"(AddressOfPeer(SharedAddress(totals) + at * 16, peer))
-                     : "memory");
-#endif
-        sums[0] += static_cast<double>(part.x);
-        sums[1] += static_cast<double>(part.y);
-        sums[2] += static_cast<double>(part.z);
-        sums[3] += static_cast<double>(part.w);
+  /// The same from the totals in shared memory, consecutive columns by consecutive lanes.
+  __device__ void StorePartials(const RingBackwardParams& p, const float* totals, int warp,
+                                int64_t at) {
+    if constexpr (V == 4) {
+      StorePartials(p, at);
+    } else {
+      static_assert(V == 8);
+      __syncwarp();
+      const int lane = static_cast<int>(threadIdx.x) % kWarpThreads;
+      const int first = map_.first - lane * V;
+#pragma unroll
+      for (int k = 0; k < kGradients; ++k) {
+        float* partials = k == 0 ? p.dweight_partials : p.dbias_partials;
+        const auto* own = reinterpret_cast<const float4*>(totals) +
+                          ((warp * kGradients + k) * kQuads + lane % 2) * kWarpThreads + lane / 2;
+        if (partials == nullptr) continue;
+#pragma unroll
+        for (int q = 0; q < kQuads; ++q) {
+          const int column = first + (q * kWarpThreads + lane) * 4;
+          const float4 four = own[q / 2 * 2 * kWarpThreads + q % 2 * (kWarpThreads / 2)];
+          if (column < map_.end) *reinterpret_cast<float4*>(partials + at + column) = four;
+        }
       }
-      StoreFour(p, gradient == 0 ? p.dweight : p.dbias, column,
-                make_float4(static_cast<float>(sums[0]), static_cast<float>(sums[1]),
-                            static_cast<float>(sums[2]), static_cast<float>(sums[3])));
+    }
+  }
+  /// The gradients themselves, of a request that one block has alone.
+  __device__ void StoreGradients(const RingBackwardParams& p) const {
+#pragma unroll
+    for (int i = 0; i < kGranules; ++i) {
+      if (!Holds(i)) continue;
+      if (p.dweight != nullptr) StoreGradient(p, p.dweight, Column(i), dweight_ + i * V);
+      if constexpr (kLayer) {
+        if (p.dbias != nullptr) StoreGradient(p, p.dbias, Column(i), dbias_ + i * V);
+      }
     }
   }
   __device__ const ColumnMap& map() const { return map_; }
@@ -206,26 +209,13 @@ class GroupColumns {
   static constexpr int kGradients = kLayer ? 2 : 1;
   static constexpr int kQuads = kElements / 4;
 
-  /// Four columns of a gradient, of the weight's type.
-  __device__ static void StoreFour(const RingBackwardParams& p, void* gradient, int column,
-                                   const float4& sums) {
-    if (gradient == nullptr) return;
+  /// A granule of a gradient, of the weight's type.
+  __device__ static void StoreGradient(const RingBackwardParams& p, void* gradient, int column,
+                                       const float* sums) {
     if (p.weight_is_f32) {
-      auto* out = static_cast<float*>(gradient) + column;
-      if (reinterpret_cast<uintptr_t>(out) % sizeof(float4) == 0) {
-        *reinterpret_cast<float4*>(out) = sums;
-      } else {
-        out[0] = sums.x;
-        out[1] = sums.y;
-        out[2] = sums.z;
-        out[3] = sums.w;
-      }
+      StoreRounded<F32>(static_cast<float*>(gradient) + column, sums);
     } else {
-      auto* out = static_cast<Storage*>(gradient) + column;
-      out[0] = Element<X>::Narrow(sums.x);
-      out[1] = Element<X>::Narrow(sums.y);
-      out[2] = Element<X>::Narrow(sums.z);
-      out[3] = Element<X>::Narrow(sums.w);
+      StoreRounded<X>(static_cast<Storage*>(gradient) + column, sums);
     }
   }
 
@@ -250,11 +240,12 @@ class GroupColumns {
 #pragma unroll
     for (int e = 0; e < kElements; ++e) scale_[e] = p.weight_offset + values[e / V].Wide(e % V);
   }
-  __device__ static void StoreRounded(Storage* out, const float (&gradient)[V]) {
-    Granule<X, V> rounded;
+  template <typename Y>
+  __device__ static void StoreRounded(StorageOf<Y>* out, const float* values) {
+    Granule<Y, V> rounded;
 #pragma unroll
-    for (int v = 0; v < V; ++v) rounded.values[v] = Element<X>::Narrow(gradient[v]);
-    StoreGranule<X, V>(out, rounded, kAligned);
+    for (int v = 0; v < V; ++v) rounded.values[v] = Element<Y>::Narrow(values[v]);
+    StoreGranule<Y, V>(out, rounded, reinterpret_cast<uintptr_t>(out) % kPieceBytes == 0);
   }
 
   ColumnMap map_;

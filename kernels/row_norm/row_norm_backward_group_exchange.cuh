@@ -9,8 +9,7 @@
 
 namespace norm_device {
 
-/// Warps that share rows. Named barriers: one for the warps of each group, one for the turns of
-/// each (barrier 0 is __syncthreads' until the first group uses it).
+/// Warps that share rows. Named barriers: one for the warps of each group, one for its turns.
 struct WarpGroup {
   int index;  // in the block
   int warps;
@@ -84,10 +83,15 @@ struct GroupExchange {
     double deviations[2][kExactMean ? kMaxGroupWarps : 1];
     double careful[3 * kMaxGroupWarps];
 
-    __device__ void Clear() {
-      constexpr int kFloats = static_cast<int>(sizeof(values) / sizeof(float));
-      for (int i = static_cast<int>(threadIdx.x); i < kFloats; i += static_cast<int>(blockDim.x)) {
-        (&values[0][0][0][0])[i] = 0.0F;
+    /// The part that a group's own warps read. All threads of the group, before a barrier of it.
+    __device__ void Clear(const WarpGroup& group) {
+      const int thread = group.warp * kWarpThreads + static_cast<int>(threadIdx.x) % kWarpThreads;
+      if (thread < kMaxGroupWarps) {
+#pragma unroll
+        for (int turn = 0; turn < 2; ++turn) {
+#pragma unroll
+          for (int k = 0; k < kSentValues; ++k) values[turn][k][group.index][thread] = 0.0F;
+        }
       }
     }
   };

@@ -7,7 +7,6 @@
 
 #include <cstdint>
 
-#include "row_norm/row_norm_backward_exchange.cuh"
 #include "row_norm/row_norm_backward_group_columns.cuh"
 #include "row_norm/row_norm_backward_ring.cuh"
 
@@ -89,19 +88,20 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
   Columns own(
       {(group.warp * kGranules * kWarpThreads + lane) * V, kWarpThreads * V, hidden_size, 0});
   own.LoadWeight(p);
-  parts.Clear();
-  if (kAligned) {
+  parts.Clear(group);
+  const int covered_bytes = Columns::kElements * group.threads() * kSize;
+  if (kAligned && row_bytes < covered_bytes) {
     // What copies never write reads as zero.
 #pragma unroll 1
     for (int tensor = 0; tensor < p.stages * p.ring_tensors; ++tensor) {
 #pragma unroll 1
-      for (int at = row_bytes + thread * kPieceBytes; at < p.tensor_bytes;
+      for (int at = row_bytes + thread * kPieceBytes; at < covered_bytes;
            at += group.threads() * kPieceBytes) {
         *reinterpret_cast<uint4*>(ring.data + tensor * p.tensor_bytes + at) = uint4{};
       }
     }
   }
-  __syncthreads();
+  group.Sync();
 
   const bool direct = p.dweight != nullptr || p.dbias != nullptr;
   int stage = 0;
@@ -127,11 +127,16 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
     first_turn = false;
     if (!(begins && group.index == 0)) own.AddTotals(column_totals, group.warp);
     const bool last_group = group.index == groups - 1;
-    const bool stores = ends && last_group && !direct;
-    if (!stores) own.StoreTotals(column_totals, group.warp);
-    const bool over = ends && last_group && partial + 1 == p.block_partials;
-    if (groups > 1 && !over) group.HandOver(last_group ? 0 : group.index + 1);
-    if (stores) own.StorePartials(p, at);
+    if (direct && last_group) {
+      own.StoreGradients(p);
+      return;
+    }
+    own.StoreTotals(column_totals, group.warp);
+    if (ends && last_group) {
+      own.StorePartials(p, column_totals, group.warp, at);
+      if (partial + 1 == p.block_partials) return;
+    }
+    if (groups > 1) group.HandOver(last_group ? 0 : group.index + 1);
     own.Clear();
   };
 
@@ -196,11 +201,6 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
       rows_done = 0;
       ++partial;
     }
-  }
-  if (direct) {
-    SharingBlocksBarrier<true>();
-    own.StoreGradients(p, shared + p.column_totals_offset, group.warps);
-    SharingBlocksBarrier<true>();
   }
 }
 

@@ -122,7 +122,8 @@ norm_device::RingBackwardParams RingParams(const RowNormBackwardArgs& args,
   params.column_totals_offset = static_cast<int>(row.column_totals_offset);
   params.exchange_offset = static_cast<int>(row.exchange_offset);
   params.careful_offset = static_cast<int>(row.careful_offset);
-  params.cluster_blocks = plan.launch.config.cluster_blocks;
+  params.weights_offset = static_cast<int>(row.weights_offset);
+  params.cluster_blocks = row.cluster_blocks;
   params.group_warps = row.group_warps;
   params.groups = row.groups;
   params.group_rows = args.rows / (plan.launch.row_blocks * row.groups);
@@ -135,15 +136,26 @@ norm_device::RingBackwardParams RingParams(const RowNormBackwardArgs& args,
   return params;
 }
 
-norm_device::RingKernel WhichRingKernel(const BackwardPlan& plan, bool aligned) {
+norm_device::RingKernel WhichRingKernel(const RowNormBackwardArgs& args, const BackwardPlan& plan,
+                                        bool aligned) {
   const RowBackwardPlan& row = plan.row;
-  return {row.method, row.wide, aligned, row.pipelined, row.granules, row.lanes};
+  return {row.method,
+          row.wide,
+          aligned,
+          row.pipelined,
+          row.granules,
+          row.lanes,
+          aligned && args.dresidual_sum == nullptr,
+          args.weight_dtype == DType::kF32};
 }
 
 const void* FindRingKernel(norm_device::BackwardLaunchKind launch, norm_device::RowKind kind,
                            DType dtype, const norm_device::RingKernel& which) {
   return VisitNarrowElement(dtype, [&](auto element) {
     using X = decltype(element);
+    if (which.method == norm_device::RowBackwardMethod::kLong) {
+      return norm_device::LongBackwardKernel<X>(launch, kind, which);
+    }
     if constexpr (!std::is_same_v<X, norm_device::F32>) {
       if (which.method == norm_device::RowBackwardMethod::kStrips) {
         return norm_device::StripBackwardKernel<X>(launch, kind, which.granules);
@@ -168,18 +180,22 @@ norm_device::FinalizeParams FinalizeParamsOf(const RowNormBackwardArgs& args,
 }
 
 const void* FindFinalizeKernel(norm_device::BackwardLaunchKind launch, DType weight_dtype,
-                               bool partials_are_f64) {
+                               int64_t hidden_size, bool partials_are_f64) {
+  const int columns = norm_device::FinalizeShapeOf(hidden_size, partials_are_f64).columns;
   return VisitElement(weight_dtype, [&](auto element) {
-    return norm_device::FinalizeKernel<decltype(element)>(launch, partials_are_f64);
+    return norm_device::FinalizeKernel<decltype(element)>(launch, partials_are_f64, columns);
   });
 }
 
-LaunchConfig FinalizeLaunch(int64_t hidden_size, RowNormKind kind, DeviceTraits device) {
+LaunchConfig FinalizeLaunch(int64_t hidden_size, RowNormKind kind, bool partials_are_f64,
+                            DeviceTraits device) {
+  const norm_device::FinalizeShape shape =
+      norm_device::FinalizeShapeOf(hidden_size, partials_are_f64);
   LaunchConfig launch;
-  launch.blocks_x = (hidden_size - 1) / norm_device::kFinalizeThreadsX + 1;
+  launch.blocks_x = (hidden_size - 1) / shape.block_columns() + 1;
   launch.blocks_y = kind == RowNormKind::kRms ? 1 : 2;
-  launch.threads_x = norm_device::kFinalizeThreadsX;
-  launch.threads_y = norm_device::kFinalizeThreadsY;
+  launch.threads_x = shape.lanes;
+  launch.threads_y = norm_device::kFinalizeThreads / shape.lanes;
   launch.overlaps_previous = device.HasClusters();
   return launch;
 }

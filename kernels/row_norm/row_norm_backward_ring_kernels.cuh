@@ -11,8 +11,7 @@ template <typename Launch, typename X, RowKind kKind, int V, int kGranules, int 
           bool kAligned>
 const void* TilesKernel() {
   return reinterpret_cast<const void*>(
-      &RowBackwardTiles<X, kKind, V, kGranules, kLanes, kAligned, kTileThreads,
-                        ResidentTileBlocks(kGranules * V), Launch>);
+      &RowBackwardTiles<X, kKind, V, kGranules, kLanes, kAligned, kTileThreads, Launch>);
 }
 
 template <typename Launch, typename X, RowKind kKind, int V, bool kAligned>
@@ -27,7 +26,6 @@ const void* SelectTiles(const RingKernel& kernel) {
     if (is(2, 8)) return TilesKernel<Launch, X, kKind, V, 2, 8, kAligned>();
     if (is(2, 16)) return TilesKernel<Launch, X, kKind, V, 2, 16, kAligned>();
     if (is(2, 32)) return TilesKernel<Launch, X, kKind, V, 2, 32, kAligned>();
-    if (is(4, 32)) return TilesKernel<Launch, X, kKind, V, 4, 32, kAligned>();
   } else {
     if (is(4, 4)) return TilesKernel<Launch, X, kKind, V, 4, 4, kAligned>();
     if (is(4, 8)) return TilesKernel<Launch, X, kKind, V, 4, 8, kAligned>();
@@ -56,35 +54,30 @@ const void* SelectGroups(const RingKernel& kernel) {
   return nullptr;
 }
 
-template <typename Launch, typename X, RowKind kKind, int V, int kGranules, bool kAligned>
+template <typename Launch, typename X, RowKind kKind, int kGranules>
 const void* BlockKernel(const RingKernel& kernel) {
   if (kernel.method == RowBackwardMethod::kCluster) {
-    return reinterpret_cast<const void*>(&RowBackwardBlock<X, kKind, V, kGranules, kAligned,
-                                                           kMaxRingThreads, 1, true, true, Launch>);
+    return reinterpret_cast<const void*>(
+        &RowBackwardBlock<X, kKind, 1, kGranules, false, kMaxRingThreads, 1, true, true, Launch>);
   }
-  // Wide rows that fit one block are the group kernel's.
-  if constexpr (V > 1) {
-    return nullptr;
-  } else {
-    return kernel.pipelined ? reinterpret_cast<const void*>(
-                                  &RowBackwardBlock<X, kKind, V, kGranules, kAligned,
-                                                    kMaxRingThreads, 1, false, true, Launch>)
-                            : reinterpret_cast<const void*>(
-                                  &RowBackwardBlock<X, kKind, V, kGranules, kAligned,
-                                                    kMaxRingThreads, 1, false, false, Launch>);
-  }
+  return kernel.pipelined ? reinterpret_cast<const void*>(
+                                &RowBackwardBlock<X, kKind, 1, kGranules, false, kMaxRingThreads, 1,
+                                                  false, true, Launch>)
+                          : reinterpret_cast<const void*>(
+                                &RowBackwardBlock<X, kKind, 1, kGranules, false, kMaxRingThreads, 1,
+                                                  false, false, Launch>);
 }
 
-template <typename Launch, typename X, RowKind kKind, int V, bool kAligned>
+/// Wide rows are the group kernel's and the long-row kernel's.
+template <typename Launch, typename X, RowKind kKind>
 const void* SelectBlock(const RingKernel& kernel) {
   constexpr int kBytes = static_cast<int>(sizeof(StorageOf<X>));
-  constexpr int kGranules = BlockGranules(kBytes, V > 1, INT64_MAX);
-  if (kernel.granules == kGranules)
-    return BlockKernel<Launch, X, kKind, V, kGranules, kAligned>(kernel);
-  constexpr int kFewGranules = BlockGranules(kBytes, V > 1, 1);
+  constexpr int kGranules = BlockGranules(kBytes, false, INT64_MAX);
+  if (kernel.granules == kGranules) return BlockKernel<Launch, X, kKind, kGranules>(kernel);
+  constexpr int kFewGranules = BlockGranules(kBytes, false, 1);
   if constexpr (kFewGranules != kGranules) {
     if (kernel.granules == kFewGranules) {
-      return BlockKernel<Launch, X, kKind, V, kFewGranules, kAligned>(kernel);
+      return BlockKernel<Launch, X, kKind, kFewGranules>(kernel);
     }
   }
   return nullptr;
@@ -98,7 +91,8 @@ const void* SelectRing(const RingKernel& kernel) {
     case RowBackwardMethod::kGroups:
       return SelectGroups<Launch, X, kKind, V, kAligned>(kernel);
     default:
-      return SelectBlock<Launch, X, kKind, V, kAligned>(kernel);
+      if constexpr (V == 1) return SelectBlock<Launch, X, kKind>(kernel);
+      return nullptr;
   }
 }
 

@@ -21,7 +21,7 @@ constexpr int64_t kPieceBytes = 16;
 /// Shared memory that a block takes besides its dynamic part: what the runtime keeps of it and
 /// mbarriers.
 constexpr int64_t kReservedBytes = 1 << 10;
-constexpr int64_t kTileStaticBytes = 512;
+constexpr int64_t kTileStaticBytes = 1 << 10;
 constexpr int64_t kGroupStaticBytes = 4 << 10;
 constexpr int64_t kBlockStaticBytes = 256;
 /// Plain sums of plain sums: each level rounds like a sum of so many terms.
@@ -80,13 +80,12 @@ struct TileShape {
   int granules;
   int lanes;
 };
-constexpr TileShape kWideTiles[] = {{1, 4}, {2, 4}, {2, 8}, {2, 16}, {2, 32}, {4, 32}};
+constexpr TileShape kWideTiles[] = {{1, 4}, {2, 4}, {2, 8}, {2, 16}, {2, 32}};
 constexpr TileShape kNarrowTiles[] = {{4, 4}, {4, 8}, {8, 8}, {8, 16}, {8, 32}, {9, 32}, {16, 32}};
 constexpr int64_t kMaxTileBytes = 2 << 10;  // of a row
 
 bool PlanTiles(const Row& row, RowBackwardPlan& plan) {
   constexpr int64_t kStageBytes = 2 << 10;  // of one tensor, about
-  constexpr int kMinStages = 2;
   constexpr int kMaxStages = 3;
   if (row.hidden_size * row.element_bytes() > kMaxTileBytes) return false;
   const auto find = [&](auto& shapes) {
@@ -109,23 +108,18 @@ bool PlanTiles(const Row& row, RowBackwardPlan& plan) {
       std::min<int64_t>(RoundUp(CeilDiv(kStageBytes, row_bytes), rows_at_once), kWarpThreads));
   plan.columns = static_cast<int>(row.hidden_size);
   plan.tensor_bytes = row.ChunkBytes(plan.tile_rows * row.hidden_size);
-  const int64_t totals_bytes = int64_t{kTileThreads} * plan.granules * row.granule() *
+  const int64_t totals_bytes = int64_t{warps} * plan.granules * row.granule() *
+                               norm_device::TileTotalsStride(row.granule()) *
                                static_cast<int64_t>(sizeof(float)) * row.gradients();
   const int64_t stage_bytes = warps * row.ring_tensors * plan.tensor_bytes;
-  const int resident = norm_device::ResidentTileBlocks(plan.granules * row.granule());
-  const int64_t budget = SharedBudget(row.device, resident, kTileStaticBytes);
-  int64_t stages = (budget - totals_bytes) / stage_bytes;
-  int64_t blocks_per_sm = resident;
-  if (stages < kMinStages) {
-    stages = (SharedBudget(row.device, 1, kTileStaticBytes) - totals_bytes) / stage_bytes;
-    blocks_per_sm = 1;
-  }
+  const int64_t budget = SharedBudget(row.device, 1, kTileStaticBytes);
+  const int64_t stages = (budget - totals_bytes) / stage_bytes;
   if (stages < 1) return false;
   plan.stages = static_cast<int>(std::min<int64_t>(stages, kMaxStages));
   plan.column_totals_offset = plan.stages * stage_bytes;
   plan.shared_bytes = AskedSharedBytes(plan.column_totals_offset + totals_bytes);
   plan.rows_per_block = warps * plan.tile_rows;
-  plan.max_row_blocks = row.device.sm_count * blocks_per_sm;
+  plan.max_row_blocks = row.device.sm_count;
   plan.max_partial_stages =
       std::max<int64_t>(1, kMaxPartialRows / (plan.tile_rows / (kWarpThreads / plan.lanes)));
   return true;
@@ -135,7 +129,6 @@ bool PlanGroups(const Row& row, RowBackwardPlan& plan) {
   constexpr int64_t kRingBytes = 128 << 10;  // more in flight is slower
   constexpr int kMinStages = 2;
   constexpr int kMaxStages = 3;
-  constexpr int kMaxDirectBlocks = 8;
   if (!row.wide) return false;
   // The granules of a thread that leave the fewest of the warps that fit without work.
   int64_t most_busy = 0;
@@ -177,7 +170,7 @@ bool PlanGroups(const Row& row, RowBackwardPlan& plan) {
       plan.rows_per_block = groups;
       plan.max_row_blocks = row.device.sm_count;
       plan.max_partial_stages = totals ? kMaxPartialRows / groups : 2 * kPlainSumRows;
-      plan.direct_blocks = !totals ? 0 : row.device.HasClusters() ? kMaxDirectBlocks : 1;
+      plan.direct_rows = totals ? groups : 0;
       return true;
     }
   }
@@ -243,14 +236,14 @@ RowBackwardPlan PlanRowBackward(RowKind kind, int64_t hidden_size, DType dtype, 
     if (PlanTiles(row, plan)) return plan;
     plan = {};
     plan.wide = row.wide;
+    if (PlanLongBackward(kind, hidden_size, dtype, ring_tensors, device, plan)) return plan;
     if (PlanGroups(row, plan)) return plan;
-    for (int cluster_blocks = 1; cluster_blocks <= (device.HasClusters() ? kMaxClusterBlocks : 1);
-         cluster_blocks *= 2) {
+    const int most_blocks = row.wide ? 0 : device.HasClusters() ? kMaxClusterBlocks : 1;
+    for (int cluster_blocks = 1; cluster_blocks <= most_blocks; cluster_blocks *= 2) {
       for (bool relaxed : {true, false}) {
         for (int resident : {8, 6, 4, 3, 2, 1}) {
           plan = {};
           plan.wide = row.wide;
-          if (row.wide && cluster_blocks == 1) continue;  // kGroups
           if (PlanBlocks(row, cluster_blocks, resident, relaxed, plan)) return plan;
         }
       }
@@ -280,24 +273,16 @@ RowBackwardPlan PlanRowBackward(RowKind kind, int64_t hidden_size, DType dtype, 
 }
 
 RowBackwardLaunch LaunchRowBackward(const RowBackwardPlan& plan, int64_t rows, bool sums_columns) {
-  constexpr int64_t kDirectRowsOfGroup = 4;
   RowBackwardLaunch launch;
-  launch.direct =
-      sums_columns && rows <= kDirectRowsOfGroup * plan.rows_per_block * plan.direct_blocks;
-  if (launch.direct) {
-    while (launch.row_blocks < plan.direct_blocks &&
-           launch.row_blocks * plan.rows_per_block < rows) {
-      launch.row_blocks *= 2;
-    }
-  } else {
-    // Groups are many: rows are spread over blocks first.
-    const int rows_of_block = plan.method == RowBackwardMethod::kGroups ? 1 : plan.rows_per_block;
-    launch.row_blocks = std::min(plan.max_row_blocks, CeilDiv(rows, rows_of_block));
-  }
+  launch.direct = sums_columns && rows <= plan.direct_rows;
+  // Groups and warps are many: rows are spread over blocks first.
+  int rows_of_block = plan.rows_per_block;
+  if (plan.method == RowBackwardMethod::kTiles) rows_of_block = plan.tile_rows;
+  if (plan.method == RowBackwardMethod::kGroups && !launch.direct) rows_of_block = 1;
+  launch.row_blocks = std::min(plan.max_row_blocks, CeilDiv(rows, rows_of_block));
   launch.config.blocks_x = launch.row_blocks * plan.cluster_blocks;
   launch.config.threads_x = plan.threads;
-  launch.config.cluster_blocks =
-      launch.direct ? static_cast<int>(launch.row_blocks) : plan.cluster_blocks;
+  launch.config.cluster_blocks = plan.cluster_blocks;
   launch.config.dynamic_shared_bytes = plan.shared_bytes;
   if (plan.UsesRing()) {
     const int64_t stages = CeilDiv(rows, launch.row_blocks * plan.rows_per_block);

@@ -32,6 +32,7 @@ struct RowBackwardPlan {
   int64_t column_totals_offset = 0;  // in shared memory; negative: kGroups without totals
   int64_t exchange_offset = 0;
   int64_t careful_offset = 0;
+  int64_t weights_offset = 0;  // kLong
   int64_t shared_bytes = 0;
   /// Stages that one partial row may add up, so that a sum's rounding stays that of short sums.
   int64_t max_partial_stages = 0;
@@ -40,13 +41,14 @@ struct RowBackwardPlan {
   int64_t max_row_blocks = 1;  // blocks, or clusters
   int strip_groups = 1;        // kStrips: groups of a block that take rows in turn
   int64_t strip_total_bytes = 0;  // kStrips: of a block's sums in global memory
-  int direct_blocks = 0;          // kGroups: most blocks of a request that need no partial rows
+  int direct_rows = 0;            // kGroups: most rows of a request that need no partial rows
 
   bool UsesRing() const {
     return method == norm_device::RowBackwardMethod::kTiles ||
            method == norm_device::RowBackwardMethod::kGroups ||
            method == norm_device::RowBackwardMethod::kStrips ||
            method == norm_device::RowBackwardMethod::kBlock ||
+           method == norm_device::RowBackwardMethod::kLong ||
            method == norm_device::RowBackwardMethod::kCluster;
   }
 
@@ -58,6 +60,10 @@ struct RowBackwardPlan {
 RowBackwardPlan PlanRowBackward(norm_device::RowKind kind, int64_t hidden_size, DType dtype,
                                 int ring_tensors, DeviceTraits device);
 
+/// kLong: rows of 16-byte granules that are too long for the other ring kernels. False: none.
+bool PlanLongBackward(norm_device::RowKind kind, int64_t hidden_size, DType dtype, int ring_tensors,
+                      DeviceTraits device, RowBackwardPlan& plan);
+
 /// What the rows of one request make of a plan.
 struct RowBackwardLaunch {
   LaunchConfig config;
@@ -65,7 +71,7 @@ struct RowBackwardLaunch {
   int64_t partial_stages = 0;     // ring kernels: stages that one partial row adds up
   int64_t strip_total_bytes = 0;  // kStrips: of all blocks' sums in global memory
   int64_t block_partials = 1;  // partial rows of a row block (kGroups without totals: of a group)
-  /// kGroups: few rows, whose blocks are one cluster and write dweight and dbias themselves.
+  /// kGroups: few rows, whose one block writes dweight and dbias itself.
   bool direct = false;
 };
 

@@ -114,15 +114,20 @@ Status LaunchQuantized(const RowNormForwardArgs& args, const QuantizedRowPlan& p
 /// Collects segments, and launches those that it holds.
 class SegmentBatch {
  public:
-  SegmentBatch(const RowNormForwardArgs& first, const RowForwardPlan& plan, StreamHandle stream)
-      : plan_(plan), kernel_(Kernel(first, plan, RowLaunchKind::kSegments)), stream_(stream) {
+  SegmentBatch(const RowNormForwardArgs& first, const RowForwardPlan& plan, DeviceTraits device,
+               StreamHandle stream)
+      : plan_(plan),
+        device_(device),
+        kernel_(Kernel(first, plan, RowLaunchKind::kSegments)),
+        stream_(stream) {
     launch_ = RowForwardLaunch(plan, 1);
   }
 
   Status Add(const RowNormForwardArgs& args) {
     if (args.rows == 0) return Status();
     if (args.output_format != OutputFormat::kSameAsInput) {
-      const auto plan = PlanQuantizedRow(args.hidden_size, args.dtype);
+      const auto plan =
+          PlanQuantizedRow(DeviceKind(args.kind), args.hidden_size, args.dtype, device_);
       if (plan.has_value()) return LaunchQuantized(args, *plan, stream_);
     }
     if (table_.segments == RowForwardSegments::kMaxSegments) NORM_RETURN_IF_ERROR(Flush());
@@ -150,6 +155,7 @@ class SegmentBatch {
 
  private:
   RowForwardPlan plan_;
+  DeviceTraits device_;
   const void* kernel_;
   StreamHandle stream_;
   LaunchConfig launch_;
@@ -168,7 +174,7 @@ Status RowNormForwardCuda(const RowNormForwardArgs& args, Workspace workspace,
   const RowForwardPlan plan =
       PlanRowForward(args.hidden_size, args.dtype, device.value(), quantizes);
   if (quantizes) {
-    SegmentBatch batch(args, plan, stream);
+    SegmentBatch batch(args, plan, device.value(), stream);
     NORM_RETURN_IF_ERROR(batch.Add(args));
     return batch.Flush();
   }
@@ -197,8 +203,8 @@ Status RowNormForwardSegmentsCuda(std::span<const Args> segments, StreamHandle s
   const auto plan = [&](bool quantizes) {
     return PlanRowForward(first.hidden_size, first.dtype, device.value(), quantizes);
   };
-  SegmentBatch same_type(first, plan(false), stream);
-  SegmentBatch quantized(first, plan(true), stream);
+  SegmentBatch same_type(first, plan(false), device.value(), stream);
+  SegmentBatch quantized(first, plan(true), device.value(), stream);
   for (const Args& segment : segments) {
     const RowNormForwardArgs args = ToRowNorm(segment);
     const bool quantizes = args.output_format != OutputFormat::kSameAsInput;

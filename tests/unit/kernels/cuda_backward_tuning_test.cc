@@ -45,7 +45,7 @@ class RowBackwardTuningTest : public ::testing::TestWithParam<DeviceTraits> {
                          << (kind == RowKind::kRms ? "rms " : "layer ") << DTypeName(dtype) << " "
                          << hidden_size << ", " << ring_tensors << " tensors");
             check(PlanRowBackward(kind, hidden_size, dtype, ring_tensors, GetParam()), hidden_size,
-                  dtype, kind);
+                  dtype, kind, ring_tensors);
             if (::testing::Test::HasFailure()) return;
           }
         }
@@ -66,6 +66,8 @@ int64_t HeldColumns(const RowBackwardPlan& plan, DType dtype) {
     case RowBackwardMethod::kCluster:
       return std::min<int64_t>(plan.columns, plan.threads * plan.granules * granule) *
              plan.cluster_blocks;
+    case RowBackwardMethod::kLong:
+      return plan.tensor_bytes / 16 * plan.granules * granule * plan.cluster_blocks;
     case RowBackwardMethod::kStrips:
       return norm_device::kStripShapes[plan.granules].MaxHidden();
     case RowBackwardMethod::kCarefulWarp:
@@ -91,12 +93,36 @@ void CheckGroups(const RowBackwardPlan& plan, int64_t hidden_size, DType dtype, 
   EXPECT_GE(covered, hidden_size);
   const int64_t gradients = kind == RowKind::kLayer ? 2 : 1;
   if (plan.column_totals_offset < 0) {
-    EXPECT_EQ(plan.direct_blocks, 0);
+    EXPECT_EQ(plan.direct_rows, 0);
     EXPECT_LE(plan.max_partial_stages, 64);
   } else {
     EXPECT_EQ(plan.column_totals_offset % 16, 0);
     EXPECT_GE(plan.shared_bytes - plan.column_totals_offset, covered * 4 * gradients);
   }
+}
+
+/// The parts of shared memory do not overlap; every thread has all its granules but perhaps the
+/// last one; the ring holds a row and what is under way.
+void CheckLongPlan(const RowBackwardPlan& plan, int64_t hidden_size, DType dtype, RowKind kind,
+                   int ring_tensors) {
+  const int64_t threads = plan.tensor_bytes / 16;
+  const int64_t row_granules = hidden_size * static_cast<int64_t>(DTypeSize(dtype)) / 16;
+  EXPECT_LE(threads, plan.threads - 32);
+  EXPECT_GT(threads, plan.threads - 64);
+  EXPECT_LE(threads * (plan.granules - 1), row_granules / plan.cluster_blocks);
+  EXPECT_GE(plan.stages, plan.granules + 2);
+  EXPECT_LE(plan.stages, norm_device::kMaxLongSlots);
+  const int warps = (plan.threads / 32 - 1) * plan.cluster_blocks;
+  EXPECT_GE(plan.exchange_offset, plan.stages * ring_tensors * plan.tensor_bytes);
+  EXPECT_GE(plan.careful_offset - plan.exchange_offset,
+            norm_device::ExchangeFloats(kind, warps) * 4);
+  EXPECT_EQ(plan.exchange_offset % 16, 0);
+  EXPECT_EQ(plan.careful_offset % 16, 0);
+  EXPECT_GE(plan.weights_offset - plan.careful_offset, 2 * norm_device::CarefulDoubles(warps) * 8);
+  EXPECT_EQ(plan.weights_offset % 16, 0);
+  const bool keeps_weights = kind == RowKind::kLayer && DTypeSize(dtype) == 2;
+  EXPECT_GE(plan.shared_bytes - plan.weights_offset,
+            keeps_weights ? 2 * plan.granules * plan.tensor_bytes : 0);
 }
 
 void CheckStrips(const RowBackwardPlan& plan, RowKind kind) {
@@ -117,7 +143,7 @@ void CheckStrips(const RowBackwardPlan& plan, RowKind kind) {
 }
 
 TEST_P(RowBackwardTuningTest, EveryRowFitsItsThreads) {
-  ForEachPlan([&](const RowBackwardPlan& plan, int64_t hidden_size, DType dtype, RowKind) {
+  ForEachPlan([&](const RowBackwardPlan& plan, int64_t hidden_size, DType dtype, RowKind, int) {
     EXPECT_GE(HeldColumns(plan, dtype), hidden_size);
     EXPECT_EQ(plan.threads % 32, 0);
     EXPECT_GT(plan.threads, 0);
@@ -129,12 +155,17 @@ TEST_P(RowBackwardTuningTest, EveryRowFitsItsThreads) {
 }
 
 TEST_P(RowBackwardTuningTest, RingsKeepTheDevicesLimits) {
-  ForEachPlan([&](const RowBackwardPlan& plan, int64_t hidden_size, DType dtype, RowKind kind) {
+  ForEachPlan([&](const RowBackwardPlan& plan, int64_t hidden_size, DType dtype, RowKind kind,
+                  int ring_tensors) {
     if (!plan.UsesRing()) return;
     EXPECT_LE(plan.shared_bytes, GetParam().max_shared_bytes);
+    EXPECT_EQ(plan.tensor_bytes % 16, 0);
+    if (plan.method == RowBackwardMethod::kLong) {
+      CheckLongPlan(plan, hidden_size, dtype, kind, ring_tensors);
+      return;
+    }
     EXPECT_GE(plan.stages, 1);
     EXPECT_LE(plan.stages, 8);
-    EXPECT_EQ(plan.tensor_bytes % 16, 0);
     const auto element_bytes = static_cast<int64_t>(DTypeSize(dtype));
     EXPECT_GE(plan.tensor_bytes, std::max(1, plan.tile_rows) * plan.columns * element_bytes + 15);
     EXPECT_LE(plan.column_totals_offset, plan.shared_bytes);
@@ -168,18 +199,14 @@ TEST_P(RowBackwardTuningTest, RingsKeepTheDevicesLimits) {
 }
 
 TEST_P(RowBackwardTuningTest, RowsDecideOnlyHowManyBlocksAreLaunched) {
-  ForEachPlan([&](const RowBackwardPlan& plan, int64_t, DType, RowKind) {
+  ForEachPlan([&](const RowBackwardPlan& plan, int64_t, DType, RowKind, int) {
     for (int64_t rows : {int64_t{1}, int64_t{2}, int64_t{65}, int64_t{70000}, int64_t{1} << 33}) {
       const RowBackwardLaunch launch = LaunchRowBackward(plan, rows, true);
       EXPECT_EQ(launch.config.blocks_x, launch.row_blocks * plan.cluster_blocks);
-      EXPECT_LE(launch.row_blocks, std::max<int64_t>(plan.max_row_blocks, plan.direct_blocks));
+      EXPECT_LE(launch.row_blocks, plan.max_row_blocks);
       if (launch.direct) {
-        // One cluster, one partial row in each block's shared memory.
-        EXPECT_EQ(launch.config.cluster_blocks, launch.config.blocks_x);
-        EXPECT_LE(launch.config.cluster_blocks, plan.direct_blocks);
+        EXPECT_EQ(launch.row_blocks, 1);
         EXPECT_EQ(launch.block_partials, 1);
-      } else {
-        EXPECT_EQ(launch.config.cluster_blocks, plan.cluster_blocks);
       }
       EXPECT_LE(launch.config.blocks_x, kMaxBlocksX);
       EXPECT_EQ(launch.config.threads_x, plan.threads);
@@ -200,7 +227,6 @@ TEST_P(RowBackwardTuningTest, FewRowsNeedNoPartialRowsWhereDweightIsWanted) {
   };
   EXPECT_TRUE(launch(1, true).direct);
   EXPECT_EQ(launch(1, true).config.blocks_x, 1);
-  EXPECT_EQ(launch(32, true).direct, GetParam().HasClusters());
   EXPECT_FALSE(launch(1, false).direct);
   EXPECT_FALSE(launch(8192, true).direct);
   EXPECT_EQ(launch(8192, true).config.blocks_x, GetParam().sm_count);
@@ -215,15 +241,21 @@ TEST(RowBackwardMethodTest, ChangesAtTheDocumentedSizes) {
   const auto method = [](int64_t hidden_size, DType dtype, const DeviceTraits& device = kHopper) {
     return PlanRowBackward(RowKind::kLayer, hidden_size, dtype, 2, device).method;
   };
-  EXPECT_EQ(method(512, DType::kF32), RowBackwardMethod::kTiles);
+  EXPECT_EQ(method(256, DType::kF32), RowBackwardMethod::kTiles);
+  EXPECT_EQ(method(512, DType::kF32), RowBackwardMethod::kGroups);
   EXPECT_EQ(method(513, DType::kF32), RowBackwardMethod::kBlock);
   EXPECT_EQ(method(516, DType::kF32), RowBackwardMethod::kGroups);
   EXPECT_EQ(method(4096, DType::kBF16), RowBackwardMethod::kGroups);
+  EXPECT_EQ(method(8192, DType::kBF16), RowBackwardMethod::kGroups);
+  EXPECT_EQ(method(8192, DType::kBF16, kAmpere), RowBackwardMethod::kGroups);
+  EXPECT_EQ(method(8200, DType::kBF16), RowBackwardMethod::kLong);
+  EXPECT_EQ(method(8201, DType::kBF16), RowBackwardMethod::kCluster);
+  EXPECT_EQ(method(65536, DType::kF32), RowBackwardMethod::kLong);
+  EXPECT_EQ(method(262144, DType::kBF16), RowBackwardMethod::kLong);
   EXPECT_EQ(method(511, DType::kBF16), RowBackwardMethod::kTiles);
   EXPECT_EQ(method(513, DType::kBF16), RowBackwardMethod::kStrips);
   EXPECT_EQ(method(4385, DType::kF16), RowBackwardMethod::kStrips);
   EXPECT_EQ(method(4386, DType::kF16), RowBackwardMethod::kBlock);
-  EXPECT_EQ(method(65536, DType::kF32), RowBackwardMethod::kCluster);
   EXPECT_EQ(method(262144, DType::kF32), RowBackwardMethod::kStreaming);
   EXPECT_EQ(method(65536, DType::kBF16, kAmpere), RowBackwardMethod::kStreaming);
   EXPECT_EQ(method(256, DType::kF64), RowBackwardMethod::kCarefulWarp);
@@ -238,6 +270,20 @@ TEST(RowBackwardStripsTest, OnlyManyRowsOfAGroupNeedTotals) {
   EXPECT_EQ(LaunchRowBackward(plan, few, true).strip_total_bytes, 0);
   EXPECT_EQ(LaunchRowBackward(plan, few + 1, true).strip_total_bytes,
             plan.max_row_blocks * plan.strip_total_bytes);
+}
+
+TEST(FinalizeTuningTest, EveryColumnHasAThread) {
+  for (bool partials_are_f64 : {false, true}) {
+    for (int64_t hidden_size : HiddenSizes()) {
+      const norm_device::FinalizeShape shape =
+          norm_device::FinalizeShapeOf(hidden_size, partials_are_f64);
+      EXPECT_EQ(norm_device::kFinalizeThreads % shape.lanes, 0);
+      EXPECT_EQ(hidden_size % shape.columns, 0);
+      // Threads of a column share its partial rows out evenly.
+      EXPECT_EQ(norm_device::kFinalizeThreads / shape.lanes % shape.columns, 0);
+      EXPECT_LE(norm_device::kFinalizeThreads / shape.block_columns(), 32);
+    }
+  }
 }
 
 TEST(ColumnTuningTest, StripsCoverEveryRow) {

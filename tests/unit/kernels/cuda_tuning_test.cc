@@ -241,21 +241,46 @@ TEST(BatchNormTuningTest, EmptyTensorsNeedOnlyChannels) {
 }
 
 TEST(QuantizedRowTest, HoldsRowsOfWholeAccessesAndLeavesOthers) {
-  for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
-    const int64_t wide = 16 / static_cast<int64_t>(DTypeSize(dtype));
-    for (int64_t hidden_size : kHiddenSizes) {
-      const auto plan = PlanQuantizedRow(hidden_size, dtype);
-      EXPECT_EQ(plan.has_value(), hidden_size % wide == 0 && hidden_size <= 16384) << hidden_size;
-      if (!plan.has_value()) continue;
-      EXPECT_GE(int64_t{plan->threads} / plan->rows_per_block * norm_device::kQuantizedRowElements,
-                hidden_size);
-      EXPECT_EQ(plan->threads % 32, 0);
-      EXPECT_LE(plan->threads, norm_device::kMaxQuantizedBlockThreads);
+  for (norm_device::RowKind kind : {norm_device::RowKind::kRms, norm_device::RowKind::kLayer}) {
+    for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+      const int bytes = static_cast<int>(DTypeSize(dtype));
+      for (int64_t hidden_size : kHiddenSizes) {
+        const auto plan = PlanQuantizedRow(kind, hidden_size, dtype, kDevice);
+        EXPECT_EQ(plan.has_value(), hidden_size * bytes % 16 == 0 && hidden_size <= 16384)
+            << hidden_size;
+        if (!plan.has_value()) continue;
+        const int held = norm_device::QuantizedRowElements(plan->method, kind, bytes);
+        EXPECT_GE(int64_t{plan->threads} / plan->rows_per_block * held, hidden_size);
+        EXPECT_EQ(plan->threads % 32, 0);
+        EXPECT_LE(plan->threads, norm_device::kMaxQuantizedBlockThreads);
+        EXPECT_LE(plan->shared_bytes, 64 << 10);
+      }
+    }
+    EXPECT_FALSE(PlanQuantizedRow(kind, 1024, DType::kF64, kDevice).has_value());
+  }
+}
+
+TEST(QuantizedRowTest, SpreadsFewRowsAndLetsBlocksTakeSeveralOfMany) {
+  for (norm_device::RowKind kind : {norm_device::RowKind::kRms, norm_device::RowKind::kLayer}) {
+    for (int64_t hidden_size : {256, 1024, 4096}) {
+      const auto plan = PlanQuantizedRow(kind, hidden_size, DType::kBF16, kDevice);
+      ASSERT_TRUE(plan.has_value());
       EXPECT_EQ(QuantizedRowLaunch(*plan, 1).blocks_x, 1);
-      EXPECT_EQ(QuantizedRowLaunch(*plan, 1001).blocks_x, 1000 / plan->rows_per_block + 1);
+      EXPECT_EQ(QuantizedRowLaunch(*plan, 101).blocks_x, 100 / plan->rows_per_block + 1);
+      const int64_t blocks = QuantizedRowLaunch(*plan, 1000000).blocks_x;
+      EXPECT_GE(blocks, plan->resident_blocks);
+      EXPECT_LE(blocks, 1000000 / plan->rows_per_block / 2 + 1);
+      EXPECT_LE(QuantizedRowLaunch(*plan, int64_t{1} << 40).blocks_x, kMaxBlocksX);
     }
   }
-  EXPECT_FALSE(PlanQuantizedRow(1024, DType::kF64).has_value());
+}
+
+TEST(QuantizedRowTest, OlderDevicesReadRowsWithoutSharedMemory) {
+  DeviceTraits older = kDevice;
+  older.compute_capability = 80;
+  const auto plan = PlanQuantizedRow(norm_device::RowKind::kLayer, 8192, DType::kF32, older);
+  ASSERT_TRUE(plan.has_value());
+  EXPECT_EQ(plan->shared_bytes, 0);
 }
 
 }  // namespace
