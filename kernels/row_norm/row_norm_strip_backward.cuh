@@ -1,6 +1,6 @@
 // Row backward by strips (row_norm_strip.cuh): lanes of a warp, or the warps of a group, own a row
 // and take tiles of rows through a ring of their own; dx takes the place of x there. dweight and
-// dbias add up in f32 registers over at most kPlainSumRows rows, then in f64 in shared memory, group
+// dbias add up in f32 registers over at most kPlainSumRows rows, then in f64, group
 // after group in a fixed order.
 #pragma once
 
@@ -115,13 +115,13 @@ struct StripGroup {
 };
 
 template <typename Launch, typename X, RowKind kKind, int kShape>
-__global__ void __launch_bounds__(StripBackwardThreads(kStripShapes[kShape], kKind), 1)
+__global__ void __launch_bounds__(kStripBackwardThreads, 1)
     RowBackwardStrips(const __grid_constant__ Launch launch) {
   constexpr StripShape kRowShape = kStripShapes[kShape];
   constexpr int kLanes = kRowShape.lanes;
   constexpr int kWarps = kRowShape.warps;
   constexpr int kRowThreads = kRowShape.RowThreads();
-  constexpr int kMaxGroups = StripBackwardThreads(kRowShape, kKind) / kRowShape.GroupThreads();
+  constexpr int kMaxGroups = kStripBackwardThreads / kRowShape.GroupThreads();
   constexpr StripBackwardBytes kBytes(kRowShape, kKind);
   using Storage = StorageOf<X>;
   using Group = StripGroup<kLanes, kWarps>;
@@ -150,7 +150,7 @@ __global__ void __launch_bounds__(StripBackwardThreads(kStripShapes[kShape], kKi
   const int tile_bytes = row_bytes * p.tile_rows;
 
   // In global memory, null where no group ever flushes its sums.
-  constexpr bool kGlobalTotals = kWarps > 1;
+  constexpr bool kGlobalTotals = HasGlobalStripTotals(kRowShape);
   constexpr int kTotals = kBytes.totals / 8;
   double* totals = reinterpret_cast<double*>(shared);
   if (kGlobalTotals)

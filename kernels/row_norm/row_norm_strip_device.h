@@ -88,7 +88,7 @@ NORM_STRIP_FUNCTION constexpr int StripAffineBytes(const StripShape& shape, RowK
 /// Memory of the backward kernel: the f64 sums of a block, a group's besides its ring, and what
 /// passes through a ring in the end.
 struct StripBackwardBytes {
-  int totals;  // in shared memory; of rows that warps share, in global memory, where needed at all
+  int totals;  // where HasGlobalStripTotals, in global memory, if needed at all
   int group;
   int sums;
 
@@ -108,9 +108,11 @@ struct StripBackwardBytes {
   }
 };
 
-/// Of a block, at most: as many as leave registers enough for the sums of a thread.
-NORM_STRIP_FUNCTION constexpr int StripBackwardThreads(const StripShape& shape, RowKind kind) {
-  return shape.warps == 4 && kind == RowKind::kRms ? 384 : 256;
+inline constexpr int kStripBackwardThreads = 256;  // of a block, at most
+
+/// Whether a block's sums are in global memory: they would take the place of stages.
+NORM_STRIP_FUNCTION constexpr bool HasGlobalStripTotals(const StripShape& shape) {
+  return shape.warps > 2;
 }
 
 #undef NORM_STRIP_FUNCTION

@@ -130,15 +130,15 @@ void CheckStrips(const RowBackwardPlan& plan, RowKind kind) {
   const norm_device::StripBackwardBytes bytes(shape, kind);
   EXPECT_GE(plan.columns, shape.Elements());
   EXPECT_EQ(plan.threads % shape.GroupThreads(), 0);
-  EXPECT_LE(plan.threads, norm_device::StripBackwardThreads(shape, kind));
+  EXPECT_LE(plan.threads, norm_device::kStripBackwardThreads);
   const int groups = plan.threads / shape.GroupThreads();
   EXPECT_GE(plan.stages, shape.warps > 1 ? 3 : 2);
   EXPECT_EQ(plan.tensor_bytes % norm_device::kTileLineBytes, 0);
   const int64_t ring = std::max<int64_t>(2 * plan.stages * plan.tensor_bytes, bytes.sums);
   EXPECT_EQ(plan.strip_groups, groups);
-  const bool shares_warps = shape.warps > 1;
-  EXPECT_EQ(plan.strip_total_bytes, shares_warps ? bytes.totals : 0);
-  EXPECT_GE(plan.shared_bytes, (shares_warps ? 0 : bytes.totals) + groups * (bytes.group + ring));
+  const bool global_totals = norm_device::HasGlobalStripTotals(shape);
+  EXPECT_EQ(plan.strip_total_bytes, global_totals ? bytes.totals : 0);
+  EXPECT_GE(plan.shared_bytes, (global_totals ? 0 : bytes.totals) + groups * (bytes.group + ring));
   EXPECT_LE(plan.tile_rows, 32);
 }
 
