@@ -68,6 +68,14 @@ RowForwardParams DeviceParams(const RowNormForwardArgs& args) {
   return params;
 }
 
+/// Of a single request.
+RowLaunchKind LaunchKind(const RowForwardParams& params, RowNormKind kind, bool wide) {
+  const bool plain = wide && params.aligned && params.residual == nullptr &&
+                     !params.round_normalized && params.weight != nullptr &&
+                     (kind == RowNormKind::kRms || params.bias != nullptr);
+  return plain ? RowLaunchKind::kPlain : RowLaunchKind::kSingle;
+}
+
 const void* Kernel(const RowNormForwardArgs& args, const RowForwardPlan& plan,
                    RowLaunchKind launch) {
   if (UsesRing(plan)) return RowRingSegmentsKernel(args, plan);
@@ -149,9 +157,10 @@ Status RowNormForwardCuda(const RowNormForwardArgs& args, Workspace workspace,
     NORM_RETURN_IF_ERROR(batch.Add(args));
     return batch.Flush();
   }
-  if (UsesRing(plan)) return LaunchRowRing(args, plan, DeviceParams(args), workspace, stream);
-  return Launch(Kernel(args, plan, RowLaunchKind::kSingle), RowForwardLaunch(plan, args.rows),
-                DeviceParams(args), stream);
+  const RowForwardParams params = DeviceParams(args);
+  if (UsesRing(plan)) return LaunchRowRing(args, plan, params, workspace, stream);
+  return Launch(Kernel(args, plan, LaunchKind(params, args.kind, plan.wide)),
+                RowForwardLaunch(plan, args.rows), params, stream);
 }
 
 size_t RowNormForwardCudaWorkspaceBytes(const RowNormForwardArgs& args) {

@@ -9,14 +9,11 @@ namespace norm_device {
 template <RowLaunchKind kLaunch, typename Pair, RowKind kKind, bool kWide>
 struct RowForwardMethods {
   using X = typename Pair::Activation;
-  static constexpr int kBytes = static_cast<int>(sizeof(StorageOf<X>));
 
   template <RowMethod kMethod, typename Owner>
   static const void* Held() {
-    constexpr int kElements = HeldRowElements(kMethod, kBytes, kWide);
-    constexpr int kV = kWide ? kWideElements<X> : NarrowRowAccess(kMethod, kBytes);
     return reinterpret_cast<const void*>(
-        &RowForwardHeld<kLaunch, Pair, kKind, kV, kElements, Owner>);
+        &RowForwardHeld<kLaunch, Pair, kKind, kMethod, kWide, Owner>);
   }
 
   static const void* Select(RowMethod method) {
@@ -27,6 +24,8 @@ struct RowForwardMethods {
         return Held<RowMethod::kLanes8, LaneRow<8>>();
       case RowMethod::kLanes16:
         return Held<RowMethod::kLanes16, LaneRow<16>>();
+      case RowMethod::kWarp:
+        return Held<RowMethod::kWarp, LaneRow<32>>();
       case RowMethod::kBlock:
         return Held<RowMethod::kBlock, BlockOwner>();
       case RowMethod::kBlockLong:
@@ -36,6 +35,9 @@ struct RowForwardMethods {
       case RowMethod::kStreaming:
         return reinterpret_cast<const void*>(&RowForwardStreaming < kLaunch, Pair, kKind,
                                              kWide ? kWideElements<X> : 1 >);
+      case RowMethod::kRing:
+      case RowMethod::kLongRing:
+        break;  // RowRingKernel
     }
     return nullptr;
   }
@@ -52,10 +54,24 @@ const void* SelectRowForward(RowKind kind, RowMethod method, bool wide) {
 }
 
 template <typename Pair>
+const void* SelectPlainRowForward(RowKind kind, RowMethod method) {
+  return kind == RowKind::kRms
+             ? RowForwardMethods<RowLaunchKind::kPlain, Pair, RowKind::kRms, true>::Select(method)
+             : RowForwardMethods<RowLaunchKind::kPlain, Pair, RowKind::kLayer, true>::Select(
+                   method);
+}
+
+template <typename Pair>
 const void* RowForwardKernel(RowLaunchKind launch, RowKind kind, RowMethod method, bool wide) {
-  return launch == RowLaunchKind::kSingle
-             ? SelectRowForward<RowLaunchKind::kSingle, Pair>(kind, method, wide)
-             : SelectRowForward<RowLaunchKind::kSegments, Pair>(kind, method, wide);
+  switch (launch) {
+    case RowLaunchKind::kSingle:
+      return SelectRowForward<RowLaunchKind::kSingle, Pair>(kind, method, wide);
+    case RowLaunchKind::kPlain:
+      return SelectPlainRowForward<Pair>(kind, method);
+    case RowLaunchKind::kSegments:
+      break;
+  }
+  return SelectRowForward<RowLaunchKind::kSegments, Pair>(kind, method, wide);
 }
 
 }  // namespace norm_device

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "primitives/dependent_launch.cuh"
 #include "primitives/element_access.cuh"
 #include "primitives/packed_granule.cuh"
 #include "primitives/row_owner.cuh"
@@ -38,6 +39,8 @@ __global__ void __launch_bounds__(kStreamingThreads)
   using Launch = RowLaunchParams<kLaunch>;
   __shared__ BlockRow::Scratch scratch;
   __shared__ BlockOwner::Scratch owner_scratch;
+  AllowDependentLaunch();
+  AwaitPreviousLaunch();
   BlockRow summing;
   BlockOwner owner(owner_scratch);
   int first_block = 0;
@@ -62,7 +65,7 @@ __global__ void __launch_bounds__(kStreamingThreads)
            column += step) {
         const auto words = affine.template Fetch<V>(column, true, V == 1 || p.aligned);
         C values[V];
-        affine.template Apply<V>(
+        affine.template Apply<V, false>(
             PackedGranule<X, V>::Load(input + row_offset + column, V == 1 || p.aligned), words,
             normalize, affine.round_normalized(), values);
         visit(column, values);
