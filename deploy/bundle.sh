@@ -10,8 +10,8 @@ build=${1:-$root/build/bundle}
 "$root/deploy/install-deps.sh" --test
 # DT_RPATH, not DT_RUNPATH: it also holds for the libraries' own dependencies. Tests look for tests/data and tests/shapes
 # relative to the bundle's folder.
-"$root/deploy/build.sh" "$build" -DNORM_TEST_FILES_DIR=tests "-DCMAKE_BUILD_RPATH=\$ORIGIN/../lib" \
-  "-DCMAKE_EXE_LINKER_FLAGS=-Wl,--disable-new-dtags"
+"$root/deploy/build.sh" "$build" -DNORM_TEST_FILES_DIR=tests "-DCMAKE_EXE_LINKER_FLAGS=-Wl,--disable-new-dtags" -- \
+  normd normctl gpu_tests
 
 version=$(sed -n 's/^project(normd VERSION \([0-9.]*\).*/\1/p' "$root/CMakeLists.txt")
 name=normd-$version-linux-x86_64
@@ -19,38 +19,20 @@ bundle=$root/dist/$name
 rm -rf "$bundle" "$bundle.tar.gz"
 mkdir -p "$bundle"/{bin,lib,tests,deploy}
 
-programs=("$build/server/normd" "$build/client/normctl/normctl")
-while IFS= read -r program; do programs+=("$program"); done < <(
-  # Test programs of the gpu label, the command line of each test case being its first word.
-  ctest --test-dir "$build" -L gpu --show-only=json-v1 | grep -A 2 '"command" :' | grep -o "\"$build/[^\"]*\"" | tr -d '"' |
-    sort -u
-)
-while IFS= read -r program; do programs+=("$program"); done < <(
-  find "$build" -type f -perm -u+x \( -name '*_bench' -o -name '*_soak' \) | sort
-)
-# What run_gpu.sh bench runs.
-if [[ -x $build/kernels/bench/normbench ]]; then programs+=("$build/kernels/bench/normbench"); fi
-for program in "${programs[@]}"; do
-  strip -o "$bundle/bin/$(basename "$program")" "$program"
+for component in normd normbench gpu_tests; do
+  cmake --install "$build" --prefix "$bundle" --component "$component" --strip >/dev/null
 done
-# What run_gpu.sh runs, and which of it compute-sanitizer watches.
-for program in "${programs[@]:2}"; do
-  [[ $program == */normbench ]] && continue
-  basename "$program" >>"$bundle/tests/gpu_programs.txt"
-  if [[ $program == */unit/kernels/* ]]; then basename "$program" >>"$bundle/tests/kernel_programs.txt"; fi
-done
-touch "$bundle/tests/gpu_programs.txt" "$bundle/tests/kernel_programs.txt"
+# What run_gpu.sh runs.
+sed -n 's,.*/bin/,,p' "$build/install_manifest_gpu_tests.txt" | sort >"$bundle/tests/gpu_programs.txt"
 
 glibc='^(ld-linux-x86-64|libc|libm|libpthread|libdl|librt|libresolv|libutil|libnsl|libanl|libmvec|libcuda)\.so'
 for program in "$bundle"/bin/*; do
   ldd "$program" | awk '$2 == "=>" && $3 ~ /^\// { print $1, $3 }'
 done | sort -u | while read -r library path; do
-  if ! [[ $library =~ $glibc ]]; then cp -L "$path" "$bundle/lib/$library"; fi
+  if ! [[ $library =~ $glibc || -e $bundle/lib/$library ]]; then cp -L "$path" "$bundle/lib/$library"; fi
 done
 
 if [[ -x $bundle/bin/normbench ]]; then
-  mkdir -p "$bundle/share"
-  cp -r "$build/kernels/bench/share/normbench" "$bundle/share/normbench"
   # What a result file notes: the bundle's machine has no checkout.
   {
     echo "commit=$(git -C "$root" rev-parse HEAD 2>/dev/null || echo unknown)"

@@ -31,7 +31,8 @@ bool AllAligned(std::initializer_list<const void*> tensors, size_t bytes) {
 RowsExchange LayOutExchange(const RowsPlan& plan, WorkspaceLayout& layout) {
   RowsExchange exchange = {};
   for (int k = 0; k < 2; ++k) {
-    exchange.partials[k] = layout.Take<RowsSlot>(plan.grid.channels * plan.launch.blocks_x);
+    exchange.partials[k] =
+        layout.Take<RowsSlot>(static_cast<int64_t>(plan.grid.channels) * plan.grid.set_blocks);
     exchange.totals[k] = layout.Take<RowsSlot>(plan.grid.channels);
   }
   return exchange;
@@ -52,7 +53,7 @@ Status FindEncode(EncodeFunction& encode) {
   return Status();
 }
 
-/// Describes [rows, channels] in boxes of a chunk's rows and a slice's channels.
+/// Describes [rows, channels] in boxes of a chunk's rows and a strip's channels.
 Status DescribeTensor(const RowsGrid& grid, DType dtype, const void* tensor, RowsTensorMap& out) {
   EncodeFunction encode = nullptr;
   NORM_RETURN_IF_ERROR(FindEncode(encode));
@@ -62,7 +63,7 @@ Status DescribeTensor(const RowsGrid& grid, DType dtype, const void* tensor, Row
   const cuuint64_t sizes[2] = {static_cast<cuuint64_t>(grid.channels),
                                static_cast<cuuint64_t>(grid.rows)};
   const cuuint64_t row_bytes[1] = {static_cast<cuuint64_t>(grid.channels) * DTypeSize(dtype)};
-  const cuuint32_t box[2] = {static_cast<cuuint32_t>(grid.slice_channels),
+  const cuuint32_t box[2] = {static_cast<cuuint32_t>(grid.strip_channels),
                              static_cast<cuuint32_t>(grid.chunk_rows)};
   const cuuint32_t every[2] = {1, 1};
   CUtensorMap map;
@@ -154,60 +155,6 @@ Status LaunchRowsBackward(const RowsPlan& plan, const BatchNormBackwardArgs& arg
   return Launch(kernel, plan.launch, params, stream);
 }
 
-Status LaunchRowsScale(const RowsScalePlan& plan, const BatchNormForwardArgs& args,
-                       StreamHandle stream) {
-  norm_device::RowsScaleParams params = {};
-  params.source = args.x;
-  params.destination = args.y;
-  params.weight = args.weight;
-  params.bias = args.bias;
-  params.running_mean = static_cast<const float*>(args.running_mean);
-  params.running_var = static_cast<const float*>(args.running_var);
-  params.rstd = static_cast<float*>(args.rstd);
-  params.rows = args.shape.batch * args.shape.spatial;
-  params.channels = static_cast<int>(args.shape.channels);
-  params.columns = plan.columns;
-  params.lanes = plan.lanes;
-  params.eps = args.eps;
-  params.aligned = AllAligned({args.x, args.y}, plan.granule * DTypeSize(args.dtype));
-  params.f32_weights = args.weight_dtype == DType::kF32;
-  const void* kernel = VisitNarrow(args.dtype, [&plan](auto element) {
-    return norm_device::RowsScaleKernel<decltype(element)>(plan.granule, false);
-  });
-  return Launch(kernel, plan.launch, params, stream);
-}
-
-Status LaunchRowsScale(const RowsScalePlan& plan, const BatchNormBackwardArgs& args,
-                       StreamHandle stream) {
-  norm_device::RowsScaleParams params = {};
-  params.source = args.dy;
-  params.destination = args.dx;
-  params.weight = args.weight;
-  params.running_var = static_cast<const float*>(args.running_var);
-  params.rows = args.shape.batch * args.shape.spatial;
-  params.channels = static_cast<int>(args.shape.channels);
-  params.columns = plan.columns;
-  params.lanes = plan.lanes;
-  params.eps = args.eps;
-  params.aligned = AllAligned({args.dy, args.dx}, plan.granule * DTypeSize(args.dtype));
-  params.f32_weights = args.weight_dtype == DType::kF32;
-  const void* kernel = VisitNarrow(args.dtype, [&plan](auto element) {
-    return norm_device::RowsScaleKernel<decltype(element)>(plan.granule, true);
-  });
-  return Launch(kernel, plan.launch, params, stream);
-}
-
-std::optional<RowsScalePlan> PlanScale(const BatchNormForwardArgs& args) {
-  if (args.mode != BatchNormMode::kInference) return std::nullopt;
-  return PlanRowsScale(args.shape, args.dtype);
-}
-
-std::optional<RowsScalePlan> PlanScale(const BatchNormBackwardArgs& args) {
-  if (args.mode != BatchNormMode::kInference) return std::nullopt;
-  if (args.dweight != nullptr || args.dbias != nullptr) return std::nullopt;
-  return PlanRowsScale(args.shape, args.dtype);
-}
-
 std::optional<RowsPlan> PlanTraining(const BatchNormForwardArgs& args, const DeviceTraits& device) {
   if (args.mode != BatchNormMode::kTraining) return std::nullopt;
   return PlanRowsForward(args.shape, args.dtype, device);
@@ -221,7 +168,6 @@ std::optional<RowsPlan> PlanTraining(const BatchNormBackwardArgs& args,
 
 template <typename Args>
 std::optional<size_t> BytesOf(const Args& args, const DeviceTraits& device) {
-  if (PlanScale(args).has_value()) return 0;
   const std::optional<RowsPlan> plan = PlanTraining(args, device);
   if (!plan.has_value()) return std::nullopt;
   return RowsWorkspaceBytes(*plan);
@@ -239,17 +185,11 @@ std::optional<size_t> RowsBytes(const BatchNormBackwardArgs& args, const DeviceT
 
 Status LaunchRows(const BatchNormForwardArgs& args, const DeviceTraits& device, Workspace workspace,
                   StreamHandle stream) {
-  if (const std::optional<RowsScalePlan> plan = PlanScale(args)) {
-    return LaunchRowsScale(*plan, args, stream);
-  }
   return LaunchRowsForward(*PlanTraining(args, device), args, workspace.data, stream);
 }
 
 Status LaunchRows(const BatchNormBackwardArgs& args, const DeviceTraits& device,
                   Workspace workspace, StreamHandle stream) {
-  if (const std::optional<RowsScalePlan> plan = PlanScale(args)) {
-    return LaunchRowsScale(*plan, args, stream);
-  }
   return LaunchRowsBackward(*PlanTraining(args, device), args, workspace.data, stream);
 }
 

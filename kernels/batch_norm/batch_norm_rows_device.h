@@ -6,41 +6,34 @@
 
 namespace norm_device {
 
-/// Threads of a training block: some sum, as many write the output; warps of their own fill the
-/// ring, spread statistics to the writing threads, and two gather the sums of all blocks.
-inline constexpr int kRowsThreads = 256;
-inline constexpr int kRowsBlockThreads = 2 * kRowsThreads + 4 * 32;
+/// Warps of a training block. Each takes chunks of rows of its own.
+inline constexpr int kRowsWarps = 16;
 /// Consecutive channels of one thread.
 inline constexpr int kRowsGranule = 4;
-inline constexpr int kRowsMaxStages = 64;
-inline constexpr int kRowsMaxSliceChannels = 256;
+/// Channels of one warp at most.
+inline constexpr int kRowsStripChannels = 32 * kRowsGranule;
+inline constexpr int kRowsMaxStages = 16;
+/// Channels that one block finishes at most.
+inline constexpr int kRowsMaxGather = kRowsWarps * 32;
 
 /// Granules that a thread takes from one chunk of one tensor.
 constexpr int RowsUnroll(int tensors, int element_bytes) {
   return (element_bytes == 4 ? 4 : 8) / tensors;
 }
-/// Of one tensor.
+/// Chunks that a warp keeps in registers from its first pass to its second.
+constexpr int RowsRegisterChunks(int tensors, int element_bytes) {
+  return tensors == 1 && element_bytes == 4 ? 2 : 1;
+}
+/// Of all tensors.
 constexpr int RowsChunkBytes(int tensors, int element_bytes) {
-  return RowsUnroll(tensors, element_bytes) * kRowsThreads * kRowsGranule * element_bytes;
+  return tensors * RowsUnroll(tensors, element_bytes) * kRowsStripChannels * element_bytes;
 }
 
-/// Shared memory of a training block: barriers, sums of warps, coefficients, ring.
-inline constexpr int kRowsBarrierBytes = (2 * kRowsMaxStages + 8) * 8;
-inline constexpr int kRowsCoefficients = 6;
-inline constexpr int kRowsCoefficientBuffers = 2;
-constexpr int RowsSumRows(int slice_channels) {
-  const int columns = slice_channels / kRowsGranule;
-  return columns < 32 ? kRowsThreads / 32 : kRowsThreads / columns;
-}
-constexpr int RowsSumBytes(int slice_channels) {
-  return RowsSumRows(slice_channels) * slice_channels * 16;
-}
-constexpr int RowsCoefficientBytes(int slice_channels) {
-  return kRowsCoefficientBuffers * kRowsCoefficients * slice_channels * 4;
-}
-constexpr int RowsFixedBytes(int slice_channels) {
-  return kRowsBarrierBytes + RowsSumBytes(slice_channels) + RowsCoefficientBytes(slice_channels);
-}
+/// Shared memory of a training block: barriers, an area for sums and totals, rings.
+inline constexpr int kRowsBarrierBytes = kRowsWarps * kRowsMaxStages * 8;
+inline constexpr int kRowsSumEntries = kRowsWarps / 2 * kRowsStripChannels;  // of 16 bytes
+constexpr int RowsAreaBytes(int tensors) { return tensors * kRowsSumEntries * 16; }
+constexpr int RowsRingOffset(int tensors) { return kRowsBarrierBytes + RowsAreaBytes(tensors); }
 
 /// A driver's description of a tensor for bulk copies.
 struct alignas(64) RowsTensorMap {
@@ -53,27 +46,29 @@ struct alignas(16) RowsSlot {
   uint64_t second;
 };
 
-/// An item is a slice of channels, of all rows. Every block takes a run of chunks of the rows of
-/// every item.
+/// A set of blocks takes a slice of the channels of all rows. Its warps stand side by side over the
+/// slice (strips) and take chunks of the rows in turn (groups, of all blocks of the set).
 struct RowsGrid {
   int64_t rows;
   int64_t chunks;  // of `chunk_rows` rows
   int channels;
-  int slice_channels;  // a power of two
-  int items;
+  int slice_channels;
+  int strip_channels;  // a power of two
+  int sets;
+  int set_blocks;
+  int strips;
+  int groups;
   int chunk_rows;
-  int stages;    // chunks that the ring in shared memory holds
-  int head;      // chunks that are asked for before the blocks meet for the first time
-  int flight;    // chunks under way at most
-  int kept;      // last chunks of a block's part that stay in the ring until they are written
-  int sum_rows;  // RowsSumRows(slice_channels)
-  int coefficients_offset;  // into shared memory
-  int ring_offset;
+  int stages;          // chunks that the ring of a warp holds
+  int flight;          // chunks that a warp asks for ahead of the one it reads
+  int wanted;          // chunks of a warp that L2 is asked to keep until they are read again
+  int gather;          // channels that a block finishes, a power of two
+  bool shared_totals;  // every block finishes some channels for all; otherwise all for itself
 };
 
-/// Slots of each array: one per channel and block, one per channel.
+/// Slots of each array: one per block of a set and channel, one per channel.
 struct RowsExchange {
-  RowsSlot* partials[2];  // [channels, blocks]; the second for backward
+  RowsSlot* partials[2];  // [set_blocks, channels]; the second for backward
   RowsSlot* totals[2];    // [channels]
 };
 
@@ -114,39 +109,11 @@ struct RowsBackwardParams {
   bool f32_weights;
 };
 
-/// Inference: y = (x - mean) * rstd * weight + bias, or dx = dy * rstd * weight.
-struct RowsScaleParams {
-  const void* source;  // x or dy
-  void* destination;   // y or dx
-  const void* weight;
-  const void* bias;
-  const float* running_mean;
-  const float* running_var;
-  float* rstd;
-  int64_t rows;
-  int channels;
-  int columns;  // granules that a block covers side by side
-  int lanes;
-  double eps;
-  bool aligned;
-  bool f32_weights;
-};
-
-/// Threads of an inference block, and granules of each.
-inline constexpr int kRowsScaleThreads = 128;
-inline constexpr int kRowsScaleUnroll = 16;
-/// The widest granule: 16-bit elements have 8 bytes, so that a thread's numbers leave registers to
-/// loads.
-inline constexpr int kRowsScaleGranule = 4;
-
 /// Kernels as the runtime launches them, for F32, F16 and BF16. `bulk`: bulk copies can move the
 /// tensors, and all lie at multiples of a granule.
 template <typename X>
 const void* RowsForwardKernel(bool bulk);
 template <typename X>
 const void* RowsBackwardKernel(bool bulk, bool recompute);
-/// `granule`: kRowsScaleGranule or 1.
-template <typename X>
-const void* RowsScaleKernel(int granule, bool backward);
 
 }  // namespace norm_device

@@ -1,234 +1,202 @@
-// Channel-last BatchNorm on sm_90: a ring of chunks in shared memory that one warp fills by bulk
-// copies. Nothing here may be called on older devices.
+// Channel-last BatchNorm on sm_90: every warp has a ring of chunks in shared memory that it fills by
+// bulk copies and reads itself. Nothing here may be called on older devices.
 #pragma once
-
-#include <cooperative_groups.h>
 
 #include <cstdint>
 
+#include "batch_norm/batch_norm_rows_copy.cuh"
 #include "batch_norm/batch_norm_rows_device.h"
 #include "batch_norm/batch_norm_rows_quad.cuh"
 #include "primitives/row_reduce.cuh"
 
 namespace norm_device {
 
-__device__ inline uint32_t SharedAddress(const void* pointer) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
-}
-
-__device__ inline void InitBarrier(uint64_t* barrier, uint32_t arrivals) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(SharedAddress(barrier)),
-               "r"(arrivals)
-               : "memory");
-}
-
-__device__ inline void Arrive(uint64_t* barrier) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(SharedAddress(barrier)) : "memory");
-}
-
-__device__ inline void ArriveExpecting(uint64_t* barrier, uint32_t bytes) {
-  asm volatile(
-      "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(SharedAddress(barrier)),
-      "r"(bytes)
-      : "memory");
-}
-
-/// Returns once the barrier's phase of this parity is complete.
-__device__ inline void Wait(uint64_t* barrier, uint32_t parity) {
-  asm volatile(
-      "{\n"
-      ".reg .pred done;\n"
-      "retry:\n"
-      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-      "@!done bra retry;\n"
-      "}" ::"r"(SharedAddress(barrier)),
-      "r"(parity)
-      : "memory");
-}
-
-/// Copies a box of the tensor to shared memory; the barrier counts its bytes. What lies outside of
-/// the tensor is zero.
-__device__ inline void BulkCopy(void* destination, const RowsTensorMap& map, int channel, int row,
-                                uint64_t* barrier) {
-  asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
-      "[%0], [%1, {%2, %3}], [%4];" ::"r"(SharedAddress(destination)),
-      "l"(&map), "r"(channel), "r"(row), "r"(SharedAddress(barrier))
-      : "memory");
-}
-
-/// Roles of a block's warps.
-enum class RowsRole : uint8_t { kSum, kWrite, kFill, kSpread, kGather };
-inline constexpr int kRowsGatherWarps = 2;
-
-__device__ inline RowsRole RoleOfWarp() {
-  const int warp = static_cast<int>(threadIdx.x) / kWarpThreads;
-  constexpr int kWarps = kRowsThreads / kWarpThreads;
-  if (warp < kWarps) return RowsRole::kSum;
-  if (warp < 2 * kWarps) return RowsRole::kWrite;
-  const int rest = warp - 2 * kWarps;
-  return rest == 0 ? RowsRole::kFill : rest == 1 ? RowsRole::kSpread : RowsRole::kGather;
-}
-
-/// Of the summing threads.
-__device__ inline void SyncSumming() {
-  asm volatile("bar.sync 1, %0;" ::"n"(kRowsThreads) : "memory");
-}
-
-/// Where a block and its threads stand.
+/// Where a warp and its lanes stand.
 struct RowsPlace {
-  int first_chunk;
-  int chunks;
-  int kept;    // of the chunks, the last
-  int column;  // granule of the slice
-  int lane;    // row of a step
-  int lanes;
+  int set;
+  int block;  // of the set
+  int warp;
+  int lane;
+  int strip;
+  int group;
+  int columns;      // granules of a strip
+  int column;       // the lane's granule
+  int lane_row;     // its row of a step
+  int lane_rows;    // rows of a step
+  int first_chunk;  // of the warp
+  int stride;       // from one of its chunks to the next
+  int chunks;       // of the warp, through its ring
+  int extra;        // further ones, kept in registers
 
-  __device__ explicit RowsPlace(const RowsGrid& grid) {
-    const int64_t block = blockIdx.x;
-    first_chunk = static_cast<int>(grid.chunks * block / gridDim.x);
-    chunks = static_cast<int>(grid.chunks * (block + 1) / gridDim.x) - first_chunk;
-    kept = min(chunks, grid.kept);
-    const int columns = grid.slice_channels / kRowsGranule;
-    const int thread = static_cast<int>(threadIdx.x) % kRowsThreads;
-    column = thread % columns;
-    lane = thread / columns;
-    lanes = kRowsThreads / columns;
+  /// `register_chunks`: kept in registers where ring and L2 do not hold most.
+  __device__ RowsPlace(const RowsGrid& grid, int register_chunks)
+      : set(static_cast<int>(blockIdx.x) / grid.set_blocks),
+        block(static_cast<int>(blockIdx.x) % grid.set_blocks),
+        warp(static_cast<int>(threadIdx.x) / kWarpThreads),
+        lane(static_cast<int>(threadIdx.x) % kWarpThreads),
+        strip(warp % grid.strips),
+        group(warp / grid.strips),
+        columns(grid.strip_channels / kRowsGranule),
+        column(lane % columns),
+        lane_row(lane / columns),
+        lane_rows(kWarpThreads / columns) {
+    // Side by side over the set: blocks pass through the tensor together.
+    first_chunk = group * grid.set_blocks + block;
+    stride = grid.groups * grid.set_blocks;
+    const int end = static_cast<int>(grid.chunks);
+    chunks = group < grid.groups && first_chunk < end ? (end - first_chunk - 1) / stride + 1 : 0;
+    extra = chunks > 2 * grid.stages + register_chunks ? register_chunks : 0;
+    chunks -= extra;
+  }
+  /// The lane's first row of one of the warp's chunks.
+  __device__ int Row(const RowsGrid& grid, int chunk) const {
+    return (first_chunk + chunk * stride) * grid.chunk_rows + lane_row;
+  }
+  /// The row behind a chunk's last.
+  __device__ int ChunkEnd(const RowsGrid& grid, int chunk) const {
+    return (first_chunk + chunk * stride + 1) * grid.chunk_rows;
+  }
+  __device__ int StripChannel(const RowsGrid& grid) const {
+    return set * grid.slice_channels + strip * grid.strip_channels;
+  }
+  __device__ int Channel(const RowsGrid& grid) const {
+    return StripChannel(grid) + column * kRowsGranule;
   }
 };
 
-/// A place in the ring. Chunks take the stages in turn.
-struct RingCursor {
-  int stage = 0;
-  uint32_t parity = 0;
-
-  __device__ void Next(int stages) {
-    if (++stage == stages) {
-      stage = 0;
-      parity ^= 1U;
-    }
-  }
-};
-
-/// The order of chunks in the ring: item by item; those of an item that are not kept come again,
-/// from the last to the first, between the first chunks of the next item. Calls first(item, chunk)
-/// and again(item, chunk) for every place in turn.
-template <typename First, typename Again>
-__device__ void ForEachChunk(int items, int chunks, int kept, First&& first, Again&& again) {
-  const int lost = chunks - kept;
-  for (int item = 0; item <= items; ++item) {
-    const int end = item < items ? chunks : lost;
-    for (int chunk = 0; chunk < end; ++chunk) {
-      if (item < items) first(item, chunk);
-      if (item > 0 && chunk < lost) again(item - 1, lost - 1 - chunk);
-    }
-  }
-}
-
-/// The block's shared memory.
-template <typename X, int kTensors>
-struct RowsShared {
+/// A warp's ring. It passes over the warp's chunks twice, upwards and then downwards: what it holds
+/// when it turns stays for the way back.
+/// A slot is filled again only after the chunk behind the one that lay there was awaited: a copy may
+/// overtake reads of shared memory whose values nothing has used yet.
+/// kBulk: filled by bulk copies; otherwise lanes read global memory both times.
+template <typename X, int kTensors, bool kBulk>
+class RowsRing {
+ public:
   static constexpr int kUnroll = RowsUnroll(kTensors, sizeof(StorageOf<X>));
-  static constexpr int kChunkBytes = RowsChunkBytes(kTensors, sizeof(StorageOf<X>));
-  static constexpr int kWarps = kRowsThreads / kWarpThreads;
-  uint64_t* full;
-  uint64_t* empty;
-  uint64_t* ready;          // [kRowsCoefficientBuffers]
-  uint64_t* free;           // [kRowsCoefficientBuffers]
-  volatile int* published;  // items whose sums this block has published
-  double2* sums;            // [kTensors][rows][channels of the slice]
-  float* coefficients;      // [kRowsCoefficientBuffers][kRowsCoefficients][channels]
-  unsigned char* ring;
+  static constexpr int kBoxBytes = RowsChunkBytes(kTensors, sizeof(StorageOf<X>)) / kTensors;
+  static constexpr int kHeld = RowsRegisterChunks(kTensors, sizeof(StorageOf<X>));
+  static constexpr int kRingOffset = RowsRingOffset(kTensors);
+  using Raw = QuadOf<X>[kTensors][kUnroll];
 
-  __device__ RowsShared(unsigned char* shared, const RowsGrid& grid)
-      : full(reinterpret_cast<uint64_t*>(shared)),
-        empty(full + kRowsMaxStages),
-        ready(empty + kRowsMaxStages),
-        free(ready + kRowsCoefficientBuffers),
-        published(reinterpret_cast<volatile int*>(free + kRowsCoefficientBuffers)),
-        sums(reinterpret_cast<double2*>(shared + kRowsBarrierBytes)),
-        coefficients(reinterpret_cast<float*>(shared + grid.coefficients_offset)),
-        ring(shared + grid.ring_offset) {}
-
-  __device__ void Init(int stages) const {
-    for (int stage = 0; stage < stages; ++stage) {
-      InitBarrier(&full[stage], 1);
-      InitBarrier(&empty[stage], 2 * kWarps);
-    }
-    for (int i = 0; i < kRowsCoefficientBuffers; ++i) {
-      InitBarrier(&ready[i], 1);
-      InitBarrier(&free[i], kWarps);
-    }
-    *published = 0;
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-  }
-  __device__ const QuadOf<X>* Chunk(int stage, int tensor) const {
-    return reinterpret_cast<const QuadOf<X>*>(ring + (stage * kTensors + tensor) * kChunkBytes);
-  }
-  __device__ float* Coefficients(int item, int slice_channels) const {
-    return coefficients + item % kRowsCoefficientBuffers * kRowsCoefficients * slice_channels;
-  }
-};
-
-/// Waits until the block's own sums of an item are published: before that, asking for those of all
-/// blocks would only be in the way of other traffic.
-template <typename Shared>
-__device__ void AwaitPublished(const Shared& shared, int item) {
-  constexpr unsigned kNanoseconds = 100;
-  while (*shared.published <= item) __nanosleep(kNanoseconds);
-}
-
-/// One arrival for a warp whose lanes are all done with what came before.
-__device__ inline void ArriveWarp(uint64_t* barrier) {
-  __syncwarp();
-  if (threadIdx.x % kWarpThreads == 0) Arrive(barrier);
-}
-
-/// Summing and writing warps both pass every place of the ring, so that none misses a phase of its
-/// barriers: this is the one that has no use for the chunk.
-template <typename Shared>
-__device__ void SkipChunk(const Shared& shared, RingCursor& cursor, int stages) {
-  Wait(&shared.full[cursor.stage], cursor.parity);
-  ArriveWarp(&shared.empty[cursor.stage]);
-  cursor.Next(stages);
-}
-
-/// The filling warp: every chunk in the ring's order. kBulk: by bulk copies; otherwise the others
-/// read global memory themselves. No more than `flight` chunks are under way: every further one
-/// would only delay what the blocks tell each other. `begun` is called after the first `head`.
-template <typename X, int kTensors, bool kBulk, typename Begun>
-__device__ void FillRing(const RowsGrid& grid, const RowsPlace& place,
-                         const RowsShared<X, kTensors>& shared,
-                         const RowsTensorMap* const (&maps)[kTensors], Begun&& begun) {
-  using Shared = RowsShared<X, kTensors>;
-  RingCursor cursor;
-  RingCursor landed;
-  int fills = 0;
-  const auto fill = [&](int item, int chunk) {
-    if (fills++ == grid.head) begun();
-    if (fills > grid.flight) {
-      Wait(&shared.full[landed.stage], landed.parity);
-      landed.Next(grid.stages);
-    }
-    Wait(&shared.empty[cursor.stage], cursor.parity ^ 1U);
-    if (threadIdx.x % kWarpThreads == 0) {
-      uint64_t* full = &shared.full[cursor.stage];
-      if (kBulk) {
-        ArriveExpecting(full, kTensors * Shared::kChunkBytes);
+  __device__ RowsRing(const RowsGrid& grid, const RowsPlace& place,
+                      const RowsTensorMap* const (&maps)[kTensors],
+                      const StorageOf<X>* const (&tensors)[kTensors], bool wide,
+                      unsigned char* shared)
+      : grid_(grid),
+        place_(place),
+        full_(reinterpret_cast<uint64_t*>(shared) + place.warp * kRowsMaxStages),
+        data_(shared + kRingOffset +
+              static_cast<size_t>(place.warp) * grid.stages * kTensors * kBoxBytes),
+        held_(min(place.chunks, grid.stages)),
+        flight_(min(grid.flight, max(1, held_ - 1))),
+        wide_(wide) {
 #pragma unroll
-        for (int k = 0; k < kTensors; ++k) {
-          BulkCopy(shared.ring + (cursor.stage * kTensors + k) * Shared::kChunkBytes, *maps[k],
-                   item * grid.slice_channels, (place.first_chunk + chunk) * grid.chunk_rows, full);
-        }
-      } else {
-        Arrive(full);
-      }
+    for (int t = 0; t < kTensors; ++t) {
+      maps_[t] = maps[t];
+      tensors_[t] = tensors[t];
+    }
+    if (!kBulk) return;
+    const bool rereads = place.chunks > held_;
+    pass_ = PassPolicy();
+    keep_ = rereads ? KeepPolicy() : pass_;
+    if (place.lane == 0) {
+      for (int stage = 0; stage < held_; ++stage) InitBarrier(&full_[stage], 1);
+      asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     __syncwarp();
-    cursor.Next(grid.stages);
-  };
-  ForEachChunk(grid.items, place.chunks, place.kept, fill, fill);
-  if (fills <= grid.head) begun();
-}
+    for (int chunk = 0; chunk < min(flight_, held_); ++chunk) Fill(chunk, chunk, true);
+  }
+
+  /// The next chunk on the way up.
+  __device__ void ReadUp(int chunk, Raw& raw) {
+    Await(at_, true);
+    if (chunk + flight_ < place_.chunks) {
+      const int ahead = at_ + flight_;
+      Fill(chunk + flight_, ahead >= held_ ? ahead - held_ : ahead, true);
+    }
+    Read(chunk, at_, raw);
+    at_ = at_ + 1 == held_ ? 0 : at_ + 1;
+  }
+
+  /// The next chunk on the way down.
+  __device__ void ReadDown(int chunk, Raw& raw) {
+    const int lost = place_.chunks - held_;
+    at_ = at_ == 0 ? held_ - 1 : at_ - 1;
+    Await(at_, chunk < lost);
+    const int ahead = chunk - flight_;
+    if (ahead >= 0 && ahead < lost) {
+      const int slot = at_ - flight_;
+      Fill(ahead, slot < 0 ? slot + held_ : slot, false);
+    }
+    Read(chunk, at_, raw);
+  }
+
+  /// Any chunk, from global memory.
+  __device__ void Load(int chunk, Raw& raw) const {
+    const int channel = place_.Channel(grid_);
+    const int64_t row = place_.Row(grid_, chunk);
+    if (channel >= grid_.channels) return;
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      if (row + u * place_.lane_rows >= grid_.rows) continue;
+      const int64_t offset = (row + u * place_.lane_rows) * grid_.channels + channel;
+#pragma unroll
+      for (int t = 0; t < kTensors; ++t) raw[t][u] = LoadQuad<X>(tensors_[t] + offset, wide_);
+    }
+  }
+
+ private:
+  __device__ void Await(int slot, bool arrives) {
+    if (!kBulk) return;
+    if (arrives) {
+      Wait(&full_[slot], parities_ >> slot & 1U);
+      parities_ ^= 1U << slot;
+    }
+    __syncwarp();
+  }
+
+  __device__ void Read(int chunk, int slot, Raw& raw) const {
+    if (kBulk) {
+      const QuadOf<X>* from =
+          reinterpret_cast<const QuadOf<X>*>(data_ + slot * kTensors * kBoxBytes) + place_.lane;
+#pragma unroll
+      for (int t = 0; t < kTensors; ++t) {
+#pragma unroll
+        for (int u = 0; u < kUnroll; ++u) raw[t][u] = from[(t * kUnroll + u) * kWarpThreads];
+      }
+      return;
+    }
+    Load(chunk, raw);
+  }
+
+  /// `upwards`: the chunk is read on the way up.
+  __device__ void Fill(int chunk, int slot, bool upwards) {
+    if (!kBulk || place_.lane != 0) return;
+    const int lost = place_.chunks - held_;
+    const bool keep = upwards && chunk < lost && chunk >= lost - grid_.wanted;
+    const int channel = place_.StripChannel(grid_);
+    const int row = (place_.first_chunk + chunk * place_.stride) * grid_.chunk_rows;
+    ArriveExpecting(&full_[slot], kTensors * kBoxBytes);
+#pragma unroll
+    for (int t = 0; t < kTensors; ++t) {
+      BulkCopy(data_ + (slot * kTensors + t) * kBoxBytes, *maps_[t], channel, row, &full_[slot],
+               keep ? keep_ : pass_);
+    }
+  }
+
+  const RowsGrid& grid_;
+  const RowsPlace& place_;
+  const RowsTensorMap* maps_[kTensors];
+  const StorageOf<X>* tensors_[kTensors];
+  uint64_t* full_;
+  unsigned char* data_;
+  uint64_t keep_ = 0;
+  uint64_t pass_ = 0;
+  int held_;
+  int flight_;
+  int at_ = 0;
+  uint32_t parities_ = 0;
+  bool wide_;
+};
 
 }  // namespace norm_device

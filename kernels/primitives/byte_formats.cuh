@@ -14,6 +14,12 @@ struct PackedBytes {
 
   uint32_t words[kWords];
 
+  /// The compiler forgets how the words are computed.
+  __device__ void Forget() {
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) asm volatile("" : "+r"(words[i]));
+  }
+
   /// `aligned`: the address is a multiple of V.
   __device__ void Store(uint8_t* destination, bool aligned) const {
     if constexpr (V == 1) {
@@ -43,13 +49,12 @@ struct F8E4M3 {
   static __device__ PackedBytes<V> Quantize(const float (&values)[V], float factor) {
     PackedBytes<V> bytes;
     if constexpr (V == 1) {
-      bytes.words[0] = EncodeTwo(values[0] * factor, 0.0F);
+      bytes.words[0] = EncodeFour(values[0] * factor, 0.0F, 0.0F, 0.0F);
     } else {
 #pragma unroll
       for (int i = 0; i < V; i += 4) {
-        const uint32_t low = EncodeTwo(values[i] * factor, values[i + 1] * factor);
-        const uint32_t high = EncodeTwo(values[i + 2] * factor, values[i + 3] * factor);
-        bytes.words[i / 4] = __byte_perm(low, high, 0x5410);
+        bytes.words[i / 4] = EncodeFour(values[i] * factor, values[i + 1] * factor,
+                                        values[i + 2] * factor, values[i + 3] * factor);
       }
     }
     return bytes;
@@ -74,14 +79,20 @@ struct F8E4M3 {
   }
 
  private:
-  /// The codes of `first` and `second`, in the lower and the upper byte of 16 bits.
-  static __device__ uint32_t EncodeTwo(float first, float second) {
+  /// From the lowest byte on.
+  static __device__ uint32_t EncodeFour(float first, float second, float third, float fourth) {
 #if __CUDA_ARCH__ >= 890
-    uint16_t two;
-    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(two) : "f"(second), "f"(first));
-    return two;
+    uint32_t four;
+    asm("{\n.reg .b16 low, high;\n"
+        "cvt.rn.satfinite.e4m3x2.f32 low, %2, %1;\n"
+        "cvt.rn.satfinite.e4m3x2.f32 high, %4, %3;\n"
+        "mov.b32 %0, {low, high};\n}"
+        : "=r"(four)
+        : "f"(first), "f"(second), "f"(third), "f"(fourth));
+    return four;
 #else
-    return EncodeByBits(first) | EncodeByBits(second) << 8;
+    return EncodeByBits(first) | EncodeByBits(second) << 8 | EncodeByBits(third) << 16 |
+           EncodeByBits(fourth) << 24;
 #endif
   }
 };
@@ -90,15 +101,14 @@ struct F8E4M3 {
 struct Int8 {
   static constexpr float kLargest = 127.0F;
 
-  /// values[i] * factor; zeros where the factor is NaN.
+  /// values[i] * factor.
   template <int V>
   static __device__ PackedBytes<V> Quantize(const float (&values)[V], float factor) {
     // 1.5 * 2^23: the sum is an integer, its low byte that of the product in two's complement.
     constexpr float kShift = 12582912.0F;
-    const uint32_t mask = isnan(factor) ? 0U : 0xFFFFFFFFU;
     PackedBytes<V> bytes;
     if constexpr (V == 1) {
-      bytes.words[0] = __float_as_uint(fmaf(values[0], factor, kShift)) & mask;
+      bytes.words[0] = __float_as_uint(fmaf(values[0], factor, kShift));
     } else {
 #pragma unroll
       for (int i = 0; i < V; i += 4) {
@@ -107,22 +117,22 @@ struct Int8 {
         for (int k = 0; k < 4; ++k) sums[k] = __float_as_uint(fmaf(values[i + k], factor, kShift));
         const uint32_t low = __byte_perm(sums[0], sums[1], 0x0040);
         const uint32_t high = __byte_perm(sums[2], sums[3], 0x0040);
-        bytes.words[i / 4] = __byte_perm(low, high, 0x5410) & mask;
+        bytes.words[i / 4] = __byte_perm(low, high, 0x5410);
       }
     }
     return bytes;
   }
 };
 
-/// The larger of `largest` and |value|; NaN if one of them is.
-__device__ inline float MaxMagnitude(float largest, float value) {
+/// The larger of |a| and |b|; NaN if one of them is.
+__device__ inline float MaxMagnitude(float a, float b) {
 #if __CUDA_ARCH__ >= 800
   float result;
-  asm("max.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(largest), "f"(fabsf(value)));
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(fabsf(a)), "f"(fabsf(b)));
   return result;
 #else
   // As bits, magnitudes are ordered like integers, with infinity and NaN above all others.
-  return __uint_as_float(max(__float_as_uint(largest), __float_as_uint(fabsf(value))));
+  return __uint_as_float(max(__float_as_uint(fabsf(a)), __float_as_uint(fabsf(b))));
 #endif
 }
 

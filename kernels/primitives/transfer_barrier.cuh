@@ -11,6 +11,27 @@
 
 namespace norm_device {
 
+/// What threads do with an mbarrier at a shared address; see TransferBarrier.
+__device__ inline void ArriveAtBarrier(uint32_t barrier) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+#endif
+}
+__device__ inline void WaitForBarrier(uint32_t barrier, uint32_t parity) {
+#if __CUDA_ARCH__ >= 900
+  uint32_t over;
+  do {
+    asm volatile(
+        "{\n.reg .pred over;\n"
+        "mbarrier.try_wait.parity.shared::cta.b64 over, [%1], %2;\n"
+        "selp.u32 %0, 1, 0, over;\n}"
+        : "=r"(over)
+        : "r"(barrier), "r"(parity)
+        : "memory");
+  } while (over == 0);
+#endif
+}
+
 /// An mbarrier. Its phases alternate in parity, beginning with 0.
 class TransferBarrier {
  public:
@@ -26,11 +47,7 @@ class TransferBarrier {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 #endif
   }
-  __device__ void Arrive() {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(Address()) : "memory");
-#endif
-  }
+  __device__ void Arrive() { ArriveAtBarrier(Address()); }
   /// The phase also waits for `bytes` more bytes.
   __device__ void ArriveExpecting(int bytes) {
 #if __CUDA_ARCH__ >= 900
@@ -42,20 +59,7 @@ class TransferBarrier {
   /// Returns when the phase of this parity is over, with what bulk copies, the block's threads and
   /// SendToPeer wrote before visible. (A wait with the cluster's scope would also drop the
   /// first-level cache.)
-  __device__ void Wait(uint32_t parity) {
-#if __CUDA_ARCH__ >= 900
-    uint32_t over;
-    do {
-      asm volatile(
-          "{\n.reg .pred over;\n"
-          "mbarrier.try_wait.parity.shared::cta.b64 over, [%1], %2;\n"
-          "selp.u32 %0, 1, 0, over;\n}"
-          : "=r"(over)
-          : "r"(Address()), "r"(parity)
-          : "memory");
-    } while (over == 0);
-#endif
-  }
+  __device__ void Wait(uint32_t parity) { WaitForBarrier(Address(), parity); }
   __device__ uint32_t Address() const {
     return static_cast<uint32_t>(__cvta_generic_to_shared(&state_));
   }

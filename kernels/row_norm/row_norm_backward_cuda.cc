@@ -12,7 +12,7 @@ using norm_device::BackwardLaunchKind;
 
 Status LaunchRing(const RowNormBackwardArgs& args, const BackwardPlan& plan, StreamHandle stream) {
   const void* kernel = FindRingKernel(BackwardLaunchKind::kSingle, DeviceKind(args.kind),
-                                      args.dtype, WhichRingKernel(plan, RowsAligned(args)));
+                                      args.dtype, WhichRingKernel(args, plan, RowsAligned(args)));
   return Launch(kernel, plan.launch.config, RingParams(args, plan), stream);
 }
 
@@ -75,9 +75,10 @@ Status LaunchCareful(const RowNormBackwardArgs& args, const BackwardPlan& plan,
 
 Status LaunchFinalize(const RowNormBackwardArgs& args, const BackwardPlan& plan,
                       DeviceTraits device, StreamHandle stream) {
+  const bool partials_are_f64 = plan.partial_bytes() == sizeof(double);
   const void* kernel = FindFinalizeKernel(BackwardLaunchKind::kSingle, args.weight_dtype,
-                                          plan.partial_bytes() == sizeof(double));
-  return Launch(kernel, FinalizeLaunch(args.hidden_size, args.kind, device),
+                                          args.hidden_size, partials_are_f64);
+  return Launch(kernel, FinalizeLaunch(args.hidden_size, args.kind, partials_are_f64, device),
                 FinalizeParamsOf(args, plan), stream);
 }
 
@@ -97,7 +98,7 @@ Status RowNormBackwardCuda(const RowNormBackwardArgs& args, Workspace workspace,
     NORM_RETURN_IF_ERROR(plan.row.UsesRing() ? LaunchRing(args, plan, stream)
                                              : LaunchCareful(args, plan, stream));
   }
-  return plan.wants_gradients ? LaunchFinalize(args, plan, device.value(), stream) : Status();
+  return plan.finalizes ? LaunchFinalize(args, plan, device.value(), stream) : Status();
 }
 
 size_t RowNormBackwardCudaWorkspaceBytes(const RowNormBackwardArgs& args) {

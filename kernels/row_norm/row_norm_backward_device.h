@@ -15,8 +15,11 @@ enum class BackwardLaunchKind : uint8_t { kSingle, kSegments };
 /// Who owns a row of x and dy, and where it waits between the passes over it.
 enum class RowBackwardMethod : uint8_t {
   kTiles,         // ring kernels: lanes of a warp, in the warp's part of shared memory
+  kGroups,        // warps of a block that has several such groups, in the group's part of it
   kBlock,         // a block, in shared memory
+  kLong,          // sm_90: a block or a cluster, with a warp of each block that feeds the others
   kCluster,       // the blocks of a cluster, in their shared memory
+  kStrips,        // lanes of a warp, or a few warps, in shared memory: row_norm_strip_device.h
   kCarefulWarp,   // f64: a warp, kCarefulElements per thread in registers
   kCarefulBlock,  // f64: a block
   kStreaming,     // a block, read again in every pass; the column kernel sums dweight and dbias
@@ -63,23 +66,31 @@ struct RingBackwardParams {
   void* dx;
   float* dweight_partials;  // [chunks * row blocks, hidden_size]; null: not wanted
   float* dbias_partials;
+  void* dweight;  // group kernel: one block writes the sums themselves; null where partial rows are
+  void* dbias;    // finalized
   int64_t rows;
   int64_t hidden_size;
   int64_t row_blocks;  // blocks (clusters) that rows are dealt out to in turn
   float weight_offset;
   bool weight_is_f32;
-  bool has_edges;  // some tensor begins or ends inside 16 bytes
-  int stages;
+  bool has_edges;            // some tensor begins or ends inside 16 bytes
+  int stages;                // long rows: rows in the ring
   int ring_tensors;          // 3 with dresidual_sum, else 2
   int tensor_bytes;          // of one chunk of one tensor in a stage
-  int column_totals_offset;  // in shared memory, in bytes
+  int column_totals_offset;  // in shared memory, in bytes; group kernel: negative without totals
   int exchange_offset;       // block kernel
   int careful_offset;
+  int weights_offset;  // long rows: of weights that wait in shared memory
   int cluster_blocks;  // that share a row
   int columns;         // of one block
+  int group_warps;     // that share a row: group kernel
+  int groups;          // of a block: group kernel
+  int64_t group_rows;  // rows of every group; the first rows_left groups have one more
+  int64_t rows_left;
+  float column_share;  // 1 / hidden_size
   int lanes;           // of a warp that share a row: warp kernel
   int tile_rows;       // of a warp's stage: warp kernel
-  int partial_stages;  // stages of a block (of a warp) that one partial row adds up
+  int partial_stages;  // stages of a block (of a warp, of a group) that one partial row adds up
   int block_partials;  // partial rows of a block
 };
 
@@ -97,6 +108,9 @@ constexpr int CarefulDoubles(int block_warps) { return 3 * block_warps; }
 /// Rows whose terms are added up in a plain f32 register: each addition rounds by at most 2^-24 of
 /// the sum.
 inline constexpr int kPlainSumRows = 32;
+/// As kPlainSumRows, of long rows. Rounding by at most half the last place of sums of so many equal
+/// terms adds up to 0.94e-6 of their total.
+inline constexpr int kPlainSumRowsOfLong = 40;
 
 /// The column kernel: dweight and dbias partials of strips of rows, for rows too long for
 /// registers.
@@ -122,15 +136,28 @@ struct FinalizeParams {
   int64_t hidden_size;
 };
 
-/// A segment has a block for every kFinalizeThreadsX columns.
+/// A segment has the blocks it would have alone.
 using FinalizeSegments = SegmentTable<FinalizeParams, 64>;
 static_assert(sizeof(FinalizeSegments) <= kMaxKernelParameterBytes);
 
 inline constexpr int kStatisticsMaxThreads = 512;
 inline constexpr int kColumnThreadsX = 32;  // column granules of a block of the column kernel
 inline constexpr int kColumnThreadsY = 8;
-inline constexpr int kFinalizeThreadsX = 32;
-inline constexpr int kFinalizeThreadsY = 32;
+inline constexpr int kFinalizeThreads = 256;
+
+/// How a block of the finalize kernel divides columns and partial rows.
+struct FinalizeShape {
+  int columns;  // of a thread: consecutive ones
+  int lanes;    // that have other columns; the other threads have other partial rows
+
+  constexpr int block_columns() const { return columns * lanes; }
+};
+constexpr FinalizeShape FinalizeShapeOf(int64_t hidden_size, bool partials_are_f64) {
+  // Short rows: many small blocks keep the device busy; long ones: few that read long pieces.
+  constexpr int64_t kLongRow = 16384;
+  if (partials_are_f64 || hidden_size % 4 != 0) return {1, 32};
+  return {4, hidden_size < kLongRow ? 8 : 32};
+}
 
 /// Mean and rstd of rows, for the ring kernels where the caller has none.
 struct RowStatisticsParams {
@@ -143,7 +170,14 @@ struct RowStatisticsParams {
   bool aligned;
 };
 
-inline constexpr int kTileThreads = 256;       // of a block of the warp kernel
+inline constexpr int kMaxGroups = 8;        // of a block of the group kernel
+inline constexpr int kMaxGroupStages = 32;  // of all its groups
+inline constexpr int kMaxGroupWarps = 16;   // of all its groups
+
+/// Threads of a block of the group kernel whose registers a multiprocessor holds.
+constexpr int GroupKernelThreads(int thread_elements) { return thread_elements > 24 ? 384 : 512; }
+
+inline constexpr int kTileThreads = 512;       // of a block of the warp kernel
 inline constexpr int kMaxRingThreads = 512;    // of a block that owns a row, or a part of it
 inline constexpr int kRingThreadsPerSm = 512;  // what about 128 registers a thread leave room for
 
@@ -158,17 +192,32 @@ constexpr int BlockGranules(int bytes_per_element, bool wide, int64_t columns) {
 /// done with, two under way.
 inline constexpr int kRelaxedStages = 5;
 
-/// Blocks of the warp kernel that a multiprocessor's registers hold at once.
-constexpr int ResidentTileBlocks(int thread_elements) { return thread_elements > 16 ? 1 : 2; }
+/// Floats between the sums of two elements of a thread of the warp kernel: consecutive columns lie in
+/// different banks.
+constexpr int TileTotalsStride(int granule) { return granule > 1 ? 32 + 32 / granule : 32; }
+template <int kGranule>
+inline constexpr int kTileTotalsStride = TileTotalsStride(kGranule);
+
+/// Granules that a thread of the long-row kernel has of a row, and the most threads of a block that
+/// have any; a warp that feeds them comes on top.
+struct LongGranules {
+  int of_row;
+  int max_threads;
+};
+inline constexpr LongGranules kLongGranules32Bit = {5, 480};
+inline constexpr LongGranules kLongGranules16Bit = {6, 352};
+inline constexpr LongGranules kShortGranules16Bit = {4, 480};  // rows that these hold in a block
+inline constexpr int kMaxLongSlots = 24;                       // of a block's ring
 
 /// Which ring kernel.
 struct RingKernel {
   RowBackwardMethod method;
-  bool wide;       // granules of 16 bytes, else single elements
-  bool aligned;    // wide: all tensors begin at multiples of 16 bytes
-  bool pipelined;  // kBlock: sm_90 and later; always so for kCluster
-  int granules;    // of a thread
-  int lanes;       // kTiles: that share a row
+  bool wide;           // granules of 16 bytes, else single elements
+  bool aligned;        // wide: all tensors begin at multiples of 16 bytes
+  bool pipelined;      // kBlock: sm_90 and later; always so for kCluster
+  int granules;        // of a thread; kStrips: the index of the shape
+  int lanes;           // kTiles: that share a row
+  bool plain = false;  // kLong: aligned, without dresidual_sum
 };
 
 /// Kernels as the runtime launches them; null where none was built. `wide`: 16 bytes of consecutive
@@ -178,6 +227,8 @@ template <typename Activation>
 const void* RingBackwardKernel(RowKind kind, const RingKernel& kernel);
 template <typename Activation>
 const void* RingBackwardSegmentsKernel(RowKind kind, const RingKernel& kernel);
+template <typename Activation>
+const void* LongBackwardKernel(BackwardLaunchKind launch, RowKind kind, const RingKernel& kernel);
 template <typename Pair>
 const void* CarefulBackwardKernel(RowKind kind, RowBackwardMethod method, bool wide);
 template <typename Activation>
@@ -185,6 +236,6 @@ const void* RowStatisticsKernel(RowKind kind, bool wide);
 template <typename Activation>
 const void* ColumnKernel(RowKind kind, bool wide);
 template <typename Weight>
-const void* FinalizeKernel(BackwardLaunchKind launch, bool partials_are_f64);
+const void* FinalizeKernel(BackwardLaunchKind launch, bool partials_are_f64, int columns);
 
 }  // namespace norm_device

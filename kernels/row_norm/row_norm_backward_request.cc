@@ -1,8 +1,11 @@
 #include "row_norm/row_norm_backward_request.h"
 
+#include <type_traits>
+
 #include "dispatch/dtype_dispatch.h"
 #include "dispatch/workspace_layout.h"
 #include "row_norm/row_norm_kind.h"
+#include "row_norm/row_norm_strip_device.h"
 
 namespace norm::internal {
 namespace {
@@ -25,15 +28,18 @@ auto VisitNarrowElement(DType dtype, Visitor&& visitor) {
 BackwardPlan PlanBackward(const RowNormBackwardArgs& args, DeviceTraits device, void* workspace) {
   BackwardPlan plan;
   plan.wants_gradients = args.dweight != nullptr || args.dbias != nullptr;
+  plan.finalizes = plan.wants_gradients;
   if (args.rows == 0) return plan;
   const int ring_tensors = args.dresidual_sum == nullptr ? 2 : 3;
   plan.row =
       PlanRowBackward(DeviceKind(args.kind), args.hidden_size, args.dtype, ring_tensors, device);
-  plan.launch = LaunchRowBackward(plan.row, args.rows);
+  plan.launch = LaunchRowBackward(plan.row, args.rows, plan.wants_gradients);
   plan.takes_statistics = plan.row.UsesRing() && args.rstd == nullptr;
   WorkspaceLayout layout(workspace);
   const bool sums_columns = plan.row.method != norm_device::RowBackwardMethod::kStreaming;
   plan.partials = plan.launch.row_blocks * plan.launch.block_partials;
+  if (plan.row.column_totals_offset < 0) plan.partials *= plan.row.groups;
+  if (plan.launch.direct) plan.partials = 0;
   if (!sums_columns) {
     plan.columns = PlanColumns(args.rows, args.hidden_size, args.dtype, device);
     plan.partials = plan.columns.launch.blocks_y;
@@ -48,8 +54,13 @@ BackwardPlan PlanBackward(const RowNormBackwardArgs& args, DeviceTraits device, 
   }
   const size_t partials_bytes =
       static_cast<size_t>(plan.partials * args.hidden_size) * plan.partial_bytes();
-  if (args.dweight != nullptr) plan.dweight_partials = layout.TakeBytes(partials_bytes);
-  if (args.dbias != nullptr) plan.dbias_partials = layout.TakeBytes(partials_bytes);
+  plan.finalizes = plan.wants_gradients && !plan.launch.direct;
+  if (plan.finalizes && args.dweight != nullptr) {
+    plan.dweight_partials = layout.TakeBytes(partials_bytes);
+  }
+  if (plan.finalizes && args.dbias != nullptr) {
+    plan.dbias_partials = layout.TakeBytes(partials_bytes);
+  }
   plan.workspace = workspace;
   plan.workspace_bytes = layout.size_bytes();
   return plan;
@@ -91,6 +102,10 @@ norm_device::RingBackwardParams RingParams(const RowNormBackwardArgs& args,
   params.dx = args.dx;
   params.dweight_partials = static_cast<float*>(plan.dweight_partials);
   params.dbias_partials = static_cast<float*>(plan.dbias_partials);
+  if (plan.launch.direct) {
+    params.dweight = args.dweight;
+    params.dbias = args.dbias;
+  }
   params.rows = args.rows;
   params.hidden_size = args.hidden_size;
   params.row_blocks = plan.launch.row_blocks;
@@ -103,7 +118,13 @@ norm_device::RingBackwardParams RingParams(const RowNormBackwardArgs& args,
   params.column_totals_offset = static_cast<int>(row.column_totals_offset);
   params.exchange_offset = static_cast<int>(row.exchange_offset);
   params.careful_offset = static_cast<int>(row.careful_offset);
+  params.weights_offset = static_cast<int>(row.weights_offset);
   params.cluster_blocks = row.cluster_blocks;
+  params.group_warps = row.group_warps;
+  params.groups = row.groups;
+  params.group_rows = args.rows / (plan.launch.row_blocks * row.groups);
+  params.rows_left = args.rows % (plan.launch.row_blocks * row.groups);
+  params.column_share = 1.0F / static_cast<float>(args.hidden_size);
   params.columns = row.columns;
   params.tile_rows = row.tile_rows;
   params.partial_stages = static_cast<int>(plan.launch.partial_stages);
@@ -111,15 +132,30 @@ norm_device::RingBackwardParams RingParams(const RowNormBackwardArgs& args,
   return params;
 }
 
-norm_device::RingKernel WhichRingKernel(const BackwardPlan& plan, bool aligned) {
+norm_device::RingKernel WhichRingKernel(const RowNormBackwardArgs& args, const BackwardPlan& plan,
+                                        bool aligned) {
   const RowBackwardPlan& row = plan.row;
-  return {row.method, row.wide, aligned, row.pipelined, row.granules, row.lanes};
+  return {row.method,
+          row.wide,
+          aligned,
+          row.pipelined,
+          row.granules,
+          row.lanes,
+          aligned && args.dresidual_sum == nullptr};
 }
 
 const void* FindRingKernel(norm_device::BackwardLaunchKind launch, norm_device::RowKind kind,
                            DType dtype, const norm_device::RingKernel& which) {
   return VisitNarrowElement(dtype, [&](auto element) {
     using X = decltype(element);
+    if (which.method == norm_device::RowBackwardMethod::kLong) {
+      return norm_device::LongBackwardKernel<X>(launch, kind, which);
+    }
+    if constexpr (!std::is_same_v<X, norm_device::F32>) {
+      if (which.method == norm_device::RowBackwardMethod::kStrips) {
+        return norm_device::StripBackwardKernel<X>(launch, kind, which.granules);
+      }
+    }
     return launch == norm_device::BackwardLaunchKind::kSingle
                ? norm_device::RingBackwardKernel<X>(kind, which)
                : norm_device::RingBackwardSegmentsKernel<X>(kind, which);
@@ -139,18 +175,22 @@ norm_device::FinalizeParams FinalizeParamsOf(const RowNormBackwardArgs& args,
 }
 
 const void* FindFinalizeKernel(norm_device::BackwardLaunchKind launch, DType weight_dtype,
-                               bool partials_are_f64) {
+                               int64_t hidden_size, bool partials_are_f64) {
+  const int columns = norm_device::FinalizeShapeOf(hidden_size, partials_are_f64).columns;
   return VisitElement(weight_dtype, [&](auto element) {
-    return norm_device::FinalizeKernel<decltype(element)>(launch, partials_are_f64);
+    return norm_device::FinalizeKernel<decltype(element)>(launch, partials_are_f64, columns);
   });
 }
 
-LaunchConfig FinalizeLaunch(int64_t hidden_size, RowNormKind kind, DeviceTraits device) {
+LaunchConfig FinalizeLaunch(int64_t hidden_size, RowNormKind kind, bool partials_are_f64,
+                            DeviceTraits device) {
+  const norm_device::FinalizeShape shape =
+      norm_device::FinalizeShapeOf(hidden_size, partials_are_f64);
   LaunchConfig launch;
-  launch.blocks_x = (hidden_size - 1) / norm_device::kFinalizeThreadsX + 1;
+  launch.blocks_x = (hidden_size - 1) / shape.block_columns() + 1;
   launch.blocks_y = kind == RowNormKind::kRms ? 1 : 2;
-  launch.threads_x = norm_device::kFinalizeThreadsX;
-  launch.threads_y = norm_device::kFinalizeThreadsY;
+  launch.threads_x = shape.lanes;
+  launch.threads_y = norm_device::kFinalizeThreads / shape.lanes;
   launch.overlaps_previous = device.HasClusters();
   return launch;
 }

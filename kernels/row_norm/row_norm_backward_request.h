@@ -14,6 +14,7 @@ struct BackwardPlan {
   RowBackwardLaunch launch;
   ColumnPlan columns;  // kStreaming
   bool wants_gradients = false;
+  bool finalizes = false;         // a launch of its own adds partial rows up
   bool takes_statistics = false;  // ring kernels: a launch of its own computes them first
   int64_t partials = 0;
   void* dweight_partials = nullptr;
@@ -37,7 +38,8 @@ Status LaunchStatistics(const RowNormBackwardArgs& args, const BackwardPlan& pla
 
 norm_device::RingBackwardParams RingParams(const RowNormBackwardArgs& args,
                                            const BackwardPlan& plan);
-norm_device::RingKernel WhichRingKernel(const BackwardPlan& plan, bool aligned);
+norm_device::RingKernel WhichRingKernel(const RowNormBackwardArgs& args, const BackwardPlan& plan,
+                                        bool aligned);
 /// `dtype`: of x; f64 has no ring kernels.
 const void* FindRingKernel(norm_device::BackwardLaunchKind launch, norm_device::RowKind kind,
                            DType dtype, const norm_device::RingKernel& which);
@@ -45,8 +47,9 @@ const void* FindRingKernel(norm_device::BackwardLaunchKind launch, norm_device::
 norm_device::FinalizeParams FinalizeParamsOf(const RowNormBackwardArgs& args,
                                              const BackwardPlan& plan);
 const void* FindFinalizeKernel(norm_device::BackwardLaunchKind launch, DType weight_dtype,
-                               bool partials_are_f64);
+                               int64_t hidden_size, bool partials_are_f64);
 /// Of one request.
-LaunchConfig FinalizeLaunch(int64_t hidden_size, RowNormKind kind, DeviceTraits device);
+LaunchConfig FinalizeLaunch(int64_t hidden_size, RowNormKind kind, bool partials_are_f64,
+                            DeviceTraits device);
 
 }  // namespace norm::internal

@@ -228,6 +228,58 @@ struct Ring {
 #endif
   }
 
+  /// One thread, before a barrier of the group: Init for stages that FillByOne fills.
+  __device__ void InitForOne(int group_threads) const {
+#pragma unroll 1
+    for (int stage = 0; stage < p.stages; ++stage) {
+#if __CUDA_ARCH__ >= 900
+      constexpr int kCopies = 2;  // of tensors, of values
+      full[stage].Init(kCopies);
+#else
+      full[stage].Init(group_threads);
+#endif
+    }
+    StageBarrier::FenceInit();
+  }
+
+  /// Fill, on sm_90 all of it by the thread that `fills`.
+  template <bool kAligned, typename FillValues>
+  __device__ void FillByOne(int stage, const RingChunk& chunk, bool fills, int thread,
+                            int group_threads, FillValues&& fill_values) const {
+#if __CUDA_ARCH__ >= 900
+    if (!fills) return;
+    StageBarrier& barrier = full[stage];
+    // Before the rows, which would keep them waiting.
+    fill_values(stage);
+    ArriveWhenCopied(stage);
+    if (kAligned) {
+      barrier.ArriveExpecting(chunk.bytes * p.ring_tensors);
+      const uint32_t place = SharedAddress(Place(stage, 0));
+#pragma unroll
+      for (int i = 0; i < kMaxRingTensors; ++i) {
+        if (i < p.ring_tensors) {
+          BulkCopy(place + i * p.tensor_bytes,
+                   static_cast<const char*>(p.tensors[i]) + chunk.offset, chunk.bytes, barrier);
+        }
+      }
+    } else {
+      int bytes = 0;
+#pragma unroll 1
+      for (int i = 0; i < p.ring_tensors; ++i) bytes += Pieces(i, chunk).bytes();
+      barrier.ArriveExpecting(bytes);
+#pragma unroll 1
+      for (int i = 0; i < p.ring_tensors; ++i) {
+        const ChunkPieces pieces = Pieces(i, chunk);
+        if (pieces.bytes() == 0) continue;
+        BulkCopy(SharedAddress(Place(stage, i) + (pieces.begin - pieces.first + pieces.shift)),
+                 pieces.begin, pieces.bytes(), barrier);
+      }
+    }
+#else
+    Fill<kAligned>(stage, chunk, thread, group_threads, fill_values);
+#endif
+  }
+
   /// Copies one value along with a stage.
   __device__ static void FillValue(float* place, const float* source) {
 #if __CUDA_ARCH__ >= 800
@@ -270,6 +322,16 @@ struct Ring {
   }
 
  private:
+#if __CUDA_ARCH__ >= 900
+  __device__ static void BulkCopy(uint32_t place, const char* from, int bytes,
+                                  StageBarrier& barrier) {
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+            "r"(place),
+        "l"(from), "r"(bytes), "r"(SharedAddress(barrier.state()))
+        : "memory");
+  }
+#endif
   /// When what this thread began with cp.async has arrived.
   __device__ void ArriveWhenCopied(int stage) const {
 #if __CUDA_ARCH__ >= 800

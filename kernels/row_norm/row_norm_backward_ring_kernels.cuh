@@ -2,6 +2,7 @@
 #pragma once
 
 #include "row_norm/row_norm_backward_block.cuh"
+#include "row_norm/row_norm_backward_groups.cuh"
 #include "row_norm/row_norm_backward_tiles.cuh"
 
 namespace norm_device {
@@ -10,8 +11,7 @@ template <typename Launch, typename X, RowKind kKind, int V, int kGranules, int 
           bool kAligned>
 const void* TilesKernel() {
   return reinterpret_cast<const void*>(
-      &RowBackwardTiles<X, kKind, V, kGranules, kLanes, kAligned, kTileThreads,
-                        ResidentTileBlocks(kGranules * V), Launch>);
+      &RowBackwardTiles<X, kKind, V, kGranules, kLanes, kAligned, kTileThreads, Launch>);
 }
 
 template <typename Launch, typename X, RowKind kKind, int V, bool kAligned>
@@ -26,7 +26,6 @@ const void* SelectTiles(const RingKernel& kernel) {
     if (is(2, 8)) return TilesKernel<Launch, X, kKind, V, 2, 8, kAligned>();
     if (is(2, 16)) return TilesKernel<Launch, X, kKind, V, 2, 16, kAligned>();
     if (is(2, 32)) return TilesKernel<Launch, X, kKind, V, 2, 32, kAligned>();
-    if (is(4, 32)) return TilesKernel<Launch, X, kKind, V, 4, 32, kAligned>();
   } else {
     if (is(4, 4)) return TilesKernel<Launch, X, kKind, V, 4, 4, kAligned>();
     if (is(4, 8)) return TilesKernel<Launch, X, kKind, V, 4, 8, kAligned>();
@@ -39,30 +38,46 @@ const void* SelectTiles(const RingKernel& kernel) {
   return nullptr;
 }
 
-template <typename Launch, typename X, RowKind kKind, int V, int kGranules, bool kAligned>
-const void* BlockKernel(const RingKernel& kernel) {
-  if (kernel.method == RowBackwardMethod::kCluster) {
-    return reinterpret_cast<const void*>(&RowBackwardBlock<X, kKind, V, kGranules, kAligned,
-                                                           kMaxRingThreads, 1, true, true, Launch>);
+template <typename Launch, typename X, RowKind kKind, int V, bool kAligned>
+const void* SelectGroups(const RingKernel& kernel) {
+  const auto granules = [&]<int kGranules>() {
+    return reinterpret_cast<const void*>(
+        &RowBackwardGroups<X, kKind, V, kGranules, kAligned, GroupKernelThreads(V * kGranules),
+                           Launch>);
+  };
+  if constexpr (V > 1) {
+    if constexpr (sizeof(StorageOf<X>) == 2) {
+      if (kernel.granules == 2) return granules.template operator()<2>();
+    }
+    if (kernel.granules == 4) return granules.template operator()<4>();
   }
-  return kernel.pipelined ? reinterpret_cast<const void*>(
-                                &RowBackwardBlock<X, kKind, V, kGranules, kAligned, kMaxRingThreads,
-                                                  1, false, true, Launch>)
-                          : reinterpret_cast<const void*>(
-                                &RowBackwardBlock<X, kKind, V, kGranules, kAligned, kMaxRingThreads,
-                                                  1, false, false, Launch>);
+  return nullptr;
 }
 
-template <typename Launch, typename X, RowKind kKind, int V, bool kAligned>
+template <typename Launch, typename X, RowKind kKind, int kGranules>
+const void* BlockKernel(const RingKernel& kernel) {
+  if (kernel.method == RowBackwardMethod::kCluster) {
+    return reinterpret_cast<const void*>(
+        &RowBackwardBlock<X, kKind, 1, kGranules, false, kMaxRingThreads, 1, true, true, Launch>);
+  }
+  return kernel.pipelined ? reinterpret_cast<const void*>(
+                                &RowBackwardBlock<X, kKind, 1, kGranules, false, kMaxRingThreads, 1,
+                                                  false, true, Launch>)
+                          : reinterpret_cast<const void*>(
+                                &RowBackwardBlock<X, kKind, 1, kGranules, false, kMaxRingThreads, 1,
+                                                  false, false, Launch>);
+}
+
+/// Wide rows are the group kernel's and the long-row kernel's.
+template <typename Launch, typename X, RowKind kKind>
 const void* SelectBlock(const RingKernel& kernel) {
   constexpr int kBytes = static_cast<int>(sizeof(StorageOf<X>));
-  constexpr int kGranules = BlockGranules(kBytes, V > 1, INT64_MAX);
-  if (kernel.granules == kGranules)
-    return BlockKernel<Launch, X, kKind, V, kGranules, kAligned>(kernel);
-  constexpr int kFewGranules = BlockGranules(kBytes, V > 1, 1);
+  constexpr int kGranules = BlockGranules(kBytes, false, INT64_MAX);
+  if (kernel.granules == kGranules) return BlockKernel<Launch, X, kKind, kGranules>(kernel);
+  constexpr int kFewGranules = BlockGranules(kBytes, false, 1);
   if constexpr (kFewGranules != kGranules) {
     if (kernel.granules == kFewGranules) {
-      return BlockKernel<Launch, X, kKind, V, kFewGranules, kAligned>(kernel);
+      return BlockKernel<Launch, X, kKind, kFewGranules>(kernel);
     }
   }
   return nullptr;
@@ -70,9 +85,15 @@ const void* SelectBlock(const RingKernel& kernel) {
 
 template <typename Launch, typename X, RowKind kKind, int V, bool kAligned>
 const void* SelectRing(const RingKernel& kernel) {
-  return kernel.method == RowBackwardMethod::kTiles
-             ? SelectTiles<Launch, X, kKind, V, kAligned>(kernel)
-             : SelectBlock<Launch, X, kKind, V, kAligned>(kernel);
+  switch (kernel.method) {
+    case RowBackwardMethod::kTiles:
+      return SelectTiles<Launch, X, kKind, V, kAligned>(kernel);
+    case RowBackwardMethod::kGroups:
+      return SelectGroups<Launch, X, kKind, V, kAligned>(kernel);
+    default:
+      if constexpr (V == 1) return SelectBlock<Launch, X, kKind>(kernel);
+      return nullptr;
+  }
 }
 
 template <typename Launch, typename X, RowKind kKind>

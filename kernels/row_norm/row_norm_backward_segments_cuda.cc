@@ -36,7 +36,9 @@ std::vector<Request> PlanRequests(std::span<const RowNormBackwardArgs> segments,
 bool SameLaunch(const BackwardPlan& a, const BackwardPlan& b) {
   return a.row.method == b.row.method && a.row.threads == b.row.threads &&
          a.row.granules == b.row.granules && a.row.lanes == b.row.lanes &&
-         a.row.pipelined == b.row.pipelined && a.row.cluster_blocks == b.row.cluster_blocks;
+         a.row.pipelined == b.row.pipelined && a.row.group_warps == b.row.group_warps &&
+         a.row.groups == b.row.groups &&
+         a.row.cluster_blocks == b.row.cluster_blocks;
 }
 
 Status LaunchRings(std::span<const Request> requests, StreamHandle stream) {
@@ -60,8 +62,9 @@ Status LaunchRings(std::span<const Request> requests, StreamHandle stream) {
       aligned = aligned && RowsAligned(*request.args);
     }
     config.blocks_x = table.first_block[table.segments];
-    const void* kernel = FindRingKernel(BackwardLaunchKind::kSegments, DeviceKind(first.args->kind),
-                                        first.args->dtype, WhichRingKernel(first.plan, aligned));
+    const void* kernel =
+        FindRingKernel(BackwardLaunchKind::kSegments, DeviceKind(first.args->kind),
+                       first.args->dtype, WhichRingKernel(*first.args, first.plan, aligned));
     NORM_RETURN_IF_ERROR(Launch(kernel, config, table, stream));
   }
   return Status();
@@ -73,7 +76,7 @@ Status LaunchFinalizes(std::span<const Request> requests, DeviceTraits device,
   while (next < requests.size()) {
     FinalizeSegments table = {};
     const RowNormBackwardArgs& first = *requests[next].args;
-    LaunchConfig config = FinalizeLaunch(first.hidden_size, first.kind, device);
+    LaunchConfig config = FinalizeLaunch(first.hidden_size, first.kind, false, device);
     const auto blocks = static_cast<int32_t>(config.blocks_x);
     // Column blocks of a long row times segments stay within the grid.
     const int64_t most =
@@ -84,8 +87,8 @@ Status LaunchFinalizes(std::span<const Request> requests, DeviceTraits device,
       ++table.segments;
     }
     config.blocks_x = table.first_block[table.segments];
-    const void* kernel =
-        FindFinalizeKernel(BackwardLaunchKind::kSegments, first.weight_dtype, false);
+    const void* kernel = FindFinalizeKernel(BackwardLaunchKind::kSegments, first.weight_dtype,
+                                            first.hidden_size, false);
     NORM_RETURN_IF_ERROR(Launch(kernel, config, table, stream));
   }
   return Status();
@@ -117,7 +120,7 @@ Status RowNormBackwardSegmentsCuda(std::span<const RowNormBackwardArgs> segments
       }
       rings.push_back(request);
     }
-    if (request.plan.wants_gradients) finalizes.push_back(request);
+    if (request.plan.finalizes) finalizes.push_back(request);
   }
   NORM_RETURN_IF_ERROR(LaunchRings(rings, stream));
   return LaunchFinalizes(finalizes, device.value(), stream);

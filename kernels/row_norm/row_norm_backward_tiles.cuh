@@ -79,6 +79,7 @@ __device__ __noinline__ void CarefulTileRows(const RingBackwardParams& p, TilePl
                                              unsigned rows, ColumnMap map, float* totals) {
   constexpr LaneGroup<kLanes> group;
   constexpr int kElements = V * kGranules;
+  constexpr int kStride = kTileTotalsStride<V>;
   const int row_bytes = map.end * static_cast<int>(sizeof(StorageOf<X>));
 #pragma unroll 1
   for (int first = 0; first < tile.rows; first += kWarpThreads / kLanes) {
@@ -95,16 +96,16 @@ __device__ __noinline__ void CarefulTileRows(const RingBackwardParams& p, TilePl
     if (row >= tile.rows || (rows >> row & 1U) == 0) own.end = 0;
     CarefulRow<X, kKind, V, kElements>(p, place, stats, group, own,
                                        [&](int e, float dweight, float dbias) {
-                                         totals[e * kWarpThreads] += dweight;
+                                         totals[e * kStride] += dweight;
                                          if (kKind == RowKind::kLayer)
-                                           totals[(kElements + e) * kWarpThreads] += dbias;
+                                           totals[(kElements + e) * kStride] += dbias;
                                        });
   }
 }
 
 template <typename X, RowKind kKind, int V, int kGranules, int kLanes, bool kAligned,
-          int kMaxThreads, int kMinBlocks, typename Launch>
-__global__ void __launch_bounds__(kMaxThreads, kMinBlocks)
+          int kMaxThreads, typename Launch>
+__global__ void __launch_bounds__(kMaxThreads, 1)
     RowBackwardTiles(const __grid_constant__ Launch launch) {
   extern __shared__ __align__(128) char shared[];
   constexpr int kMaxWarps = kMaxThreads / kWarpThreads;
@@ -129,7 +130,7 @@ __global__ void __launch_bounds__(kMaxThreads, kMinBlocks)
   const Ring ring = {shared + warp * ring_bytes, full[warp], p};
   auto* column_totals = reinterpret_cast<float*>(shared + p.column_totals_offset);
   constexpr int kGradients = kLayer ? 2 : 1;
-  if (lane == 0) ring.Init(kWarpThreads);
+  if (lane == 0) ring.InitForOne(kWarpThreads);
   __syncwarp();
 
   // Tile i of this warp is first_tile + i * warps of the grid.
@@ -143,60 +144,8 @@ __global__ void __launch_bounds__(kMaxThreads, kMinBlocks)
   };
   const auto fill = [&](int stage, int64_t tile) {
     if (tile >= tiles) return;
-    ring.Fill<kAligned>(stage, chunk_of(tile), lane, kWarpThreads, [](int) {});
+    ring.FillByOne<kAligned>(stage, chunk_of(tile), lane == 0, lane, kWarpThreads, [](int) {});
   };
-#pragma unroll 1
-  for (int stage = 0; stage < p.stages; ++stage) fill(stage, first_tile + stage * tile_step);
-
-  Columns own({group.lane() * V, kLanes * V, hidden_size, 0});
-  own.LoadWeight(p);
-  // This thread's sums, kWarpThreads apart.
-  float* own_totals = column_totals + warp * kGradients * Columns::kElements * kWarpThreads + lane;
-  const auto clear_totals = [&]() {
-#pragma unroll 1
-    for (int e = 0; e < kGradients * Columns::kElements; ++e) own_totals[e * kWarpThreads] = 0.0F;
-  };
-  clear_totals();
-  const auto add_to_totals = [&]() {
-    own.ForEachSum([&](int e, float& dweight, float& dbias) {
-      own_totals[e * kWarpThreads] += dweight;
-      dweight = 0.0F;
-      if (kLayer) {
-        own_totals[(Columns::kElements + e) * kWarpThreads] += dbias;
-        dbias = 0.0F;
-      }
-    });
-  };
-  // The block's partial row: its lane groups' sums in order.
-  const auto store_partials = [&](int partial) {
-    add_to_totals();
-    __syncthreads();
-    for (int column = static_cast<int>(threadIdx.x); column < hidden_size; column += threads) {
-      const int granule = column / V;
-      const int element = granule / kLanes * V + column % V;
-      const float* total = column_totals + element * kWarpThreads + granule % kLanes;
-      double sums[kGradients] = {};
-#pragma unroll 4
-      for (int i = 0; i < warps; ++i) {
-#pragma unroll
-        for (int k = 0; k < kGradients; ++k) {
-#pragma unroll
-          for (int row = 0; row < kRowsAtOnce; ++row) {
-            sums[k] += static_cast<double>(
-                total[(i * kGradients + k) * Columns::kElements * kWarpThreads + row * kLanes]);
-          }
-        }
-      }
-      const int64_t at = (static_cast<int64_t>(partial) * p.row_blocks + block) * hidden_size;
-      if (p.dweight_partials != nullptr) {
-        p.dweight_partials[at + column] = static_cast<float>(sums[0]);
-      }
-      if (kLayer && p.dbias_partials != nullptr) {
-        p.dbias_partials[at + column] = static_cast<float>(sums[kGradients - 1]);
-      }
-    }
-  };
-
   const float share = 1.0F / static_cast<float>(hidden_size);
   // Lane i holds the statistics of row i of the tile.
   const auto stats_of = [&](int64_t tile) {
@@ -209,6 +158,56 @@ __global__ void __launch_bounds__(kMaxThreads, kMinBlocks)
     return stats;
   };
   GivenStats next_stats = stats_of(first_tile);
+  Columns own({group.lane() * V, kLanes * V, hidden_size, 0});
+  typename Columns::Loads weight;
+  own.BeginWeight(p, weight);
+#pragma unroll 1
+  for (int stage = 0; stage < p.stages; ++stage) fill(stage, first_tile + stage * tile_step);
+  own.FinishWeight(p, weight);
+  // This thread's sums, kStride apart.
+  constexpr int kStride = kTileTotalsStride<V>;
+  float* own_totals = column_totals + warp * kGradients * Columns::kElements * kStride + lane;
+  bool first_sums = true;
+  const auto add_to_totals = [&]() {
+    own.ForEachSum([&](int e, float& dweight, float& dbias) {
+      float* total = own_totals + e * kStride;
+      *total = first_sums ? dweight : *total + dweight;
+      dweight = 0.0F;
+      if (kLayer) {
+        total += Columns::kElements * kStride;
+        *total = first_sums ? dbias : *total + dbias;
+        dbias = 0.0F;
+      }
+    });
+    first_sums = false;
+  };
+  // The block's partial row: its lane groups' sums in order.
+  const auto store_partials = [&](int partial) {
+    add_to_totals();
+    first_sums = true;
+    __syncthreads();
+    const int64_t at = (static_cast<int64_t>(partial) * p.row_blocks + block) * hidden_size;
+    for (int i = static_cast<int>(threadIdx.x); i < kGradients * hidden_size; i += threads) {
+      const int gradient = i < hidden_size ? 0 : 1;
+      const int column = i - gradient * hidden_size;
+      float* partials = gradient == 0 ? p.dweight_partials : p.dbias_partials;
+      if (partials == nullptr) continue;
+      const int granule = column / V;
+      const int element = gradient * Columns::kElements + granule / kLanes * V + column % V;
+      const float* total = column_totals + element * kStride + granule % kLanes;
+      float sums[kRowsAtOnce] = {};
+#pragma unroll 4
+      for (int of_warp = 0; of_warp < warps; ++of_warp) {
+#pragma unroll
+        for (int row = 0; row < kRowsAtOnce; ++row) sums[row] += total[row * kLanes];
+        total += kGradients * Columns::kElements * kStride;
+      }
+#pragma unroll
+      for (int row = 1; row < kRowsAtOnce; ++row) sums[0] += sums[row];
+      partials[at + column] = sums[0];
+    }
+  };
+
   int stage = 0;
   uint32_t parity = 0;
   int steps_to_flush = kPlainSumRows / kTogether;
@@ -296,6 +295,7 @@ __global__ void __launch_bounds__(kMaxThreads, kMinBlocks)
         }
       }
       if (__builtin_expect(__any_sync(0xffffffffU, careful_rows != 0), 0)) {
+        if (first_sums) add_to_totals();
         CarefulTileRows<X, kKind, V, kGranules, kLanes>(p, {first_row, tile_stats, tile_rows},
                                                         careful_rows, own.map(), own_totals);
       }
@@ -308,10 +308,7 @@ __global__ void __launch_bounds__(kMaxThreads, kMinBlocks)
       tile += tile_step;
     }
     store_partials(partial);
-    if (partial + 1 < p.block_partials) {
-      __syncthreads();
-      clear_totals();
-    }
+    if (partial + 1 < p.block_partials) __syncthreads();
   }
 }
 

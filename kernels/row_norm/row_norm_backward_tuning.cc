@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <initializer_list>
 
+#include "row_norm/row_norm_strip_tuning.h"
+
 namespace norm::internal {
 namespace {
 
@@ -19,7 +21,8 @@ constexpr int64_t kPieceBytes = 16;
 /// Shared memory that a block takes besides its dynamic part: what the runtime keeps of it and
 /// mbarriers.
 constexpr int64_t kReservedBytes = 1 << 10;
-constexpr int64_t kTileStaticBytes = 512;
+constexpr int64_t kTileStaticBytes = 1 << 10;
+constexpr int64_t kGroupStaticBytes = 5 << 10;
 constexpr int64_t kBlockStaticBytes = 256;
 /// Plain sums of plain sums: each level rounds like a sum of so many terms.
 constexpr int64_t kMaxPartialRows = int64_t{kPlainSumRows} * kPlainSumRows;
@@ -77,13 +80,12 @@ struct TileShape {
   int granules;
   int lanes;
 };
-constexpr TileShape kWideTiles[] = {{1, 4}, {2, 4}, {2, 8}, {2, 16}, {2, 32}, {4, 32}};
+constexpr TileShape kWideTiles[] = {{1, 4}, {2, 4}, {2, 8}, {2, 16}, {2, 32}};
 constexpr TileShape kNarrowTiles[] = {{4, 4}, {4, 8}, {8, 8}, {8, 16}, {8, 32}, {9, 32}, {16, 32}};
 constexpr int64_t kMaxTileBytes = 2 << 10;  // of a row
 
 bool PlanTiles(const Row& row, RowBackwardPlan& plan) {
   constexpr int64_t kStageBytes = 2 << 10;  // of one tensor, about
-  constexpr int kMinStages = 2;
   constexpr int kMaxStages = 3;
   if (row.hidden_size * row.element_bytes() > kMaxTileBytes) return false;
   const auto find = [&](auto& shapes) {
@@ -106,26 +108,73 @@ bool PlanTiles(const Row& row, RowBackwardPlan& plan) {
       std::min<int64_t>(RoundUp(CeilDiv(kStageBytes, row_bytes), rows_at_once), kWarpThreads));
   plan.columns = static_cast<int>(row.hidden_size);
   plan.tensor_bytes = row.ChunkBytes(plan.tile_rows * row.hidden_size);
-  const int64_t totals_bytes = int64_t{kTileThreads} * plan.granules * row.granule() *
+  const int64_t totals_bytes = int64_t{warps} * plan.granules * row.granule() *
+                               norm_device::TileTotalsStride(row.granule()) *
                                static_cast<int64_t>(sizeof(float)) * row.gradients();
   const int64_t stage_bytes = warps * row.ring_tensors * plan.tensor_bytes;
-  const int resident = norm_device::ResidentTileBlocks(plan.granules * row.granule());
-  const int64_t budget = SharedBudget(row.device, resident, kTileStaticBytes);
-  int64_t stages = (budget - totals_bytes) / stage_bytes;
-  int64_t blocks_per_sm = resident;
-  if (stages < kMinStages) {
-    stages = (SharedBudget(row.device, 1, kTileStaticBytes) - totals_bytes) / stage_bytes;
-    blocks_per_sm = 1;
-  }
+  const int64_t budget = SharedBudget(row.device, 1, kTileStaticBytes);
+  const int64_t stages = (budget - totals_bytes) / stage_bytes;
   if (stages < 1) return false;
   plan.stages = static_cast<int>(std::min<int64_t>(stages, kMaxStages));
   plan.column_totals_offset = plan.stages * stage_bytes;
   plan.shared_bytes = AskedSharedBytes(plan.column_totals_offset + totals_bytes);
   plan.rows_per_block = warps * plan.tile_rows;
-  plan.max_row_blocks = row.device.sm_count * blocks_per_sm;
+  plan.max_row_blocks = row.device.sm_count;
   plan.max_partial_stages =
       std::max<int64_t>(1, kMaxPartialRows / (plan.tile_rows / (kWarpThreads / plan.lanes)));
   return true;
+}
+
+bool PlanGroups(const Row& row, RowBackwardPlan& plan) {
+  constexpr int64_t kRingBytes = 128 << 10;  // more in flight is slower
+  constexpr int kMinStages = 2;
+  constexpr int kMaxStages = 3;
+  if (!row.wide) return false;
+  // The granules of a thread that leave the fewest of the warps that fit without work.
+  int64_t most_busy = 0;
+  for (int granules : {2, 4}) {
+    if (row.element_bytes() == 4 && granules != 4) continue;
+    const int fitting = norm_device::GroupKernelThreads(granules * row.granule()) / kWarpThreads;
+    const int64_t warps = CeilDiv(row.granules(), int64_t{granules} * kWarpThreads);
+    if (warps > fitting) continue;
+    const int64_t groups = std::min<int64_t>(fitting / warps, norm_device::kMaxGroups);
+    const int64_t busy = row.granules() * groups * norm_device::kMaxGroupWarps / granules / fitting;
+    if (busy <= most_busy) continue;
+    most_busy = busy;
+    plan.granules = granules;
+    plan.group_warps = static_cast<int>(warps);
+    // 4-byte elements need half as many warps to keep the memory busy.
+    plan.groups = static_cast<int>(
+        row.element_bytes() == 4 ? std::max<int64_t>(1, fitting / 2 / warps) : groups);
+  }
+  if (most_busy == 0) return false;
+  plan.method = RowBackwardMethod::kGroups;
+  plan.columns = static_cast<int>(row.hidden_size);
+  const int64_t covered = int64_t{plan.group_warps} * kWarpThreads * plan.granules * row.granule();
+  plan.tensor_bytes = std::max(row.ChunkBytes(row.hidden_size), covered * row.element_bytes());
+  const int64_t row_bytes = row.ring_tensors * plan.tensor_bytes;
+  const int64_t totals_bytes = covered * static_cast<int64_t>(sizeof(float)) * row.gradients();
+  const int64_t budget = SharedBudget(row.device, 1, kGroupStaticBytes);
+  for (bool totals : {true, false}) {
+    for (int groups = plan.groups; groups >= 1; --groups) {
+      const int64_t fitting_stages = (budget - (totals ? totals_bytes : 0)) / (groups * row_bytes);
+      if (fitting_stages < kMinStages) continue;
+      plan.stages = static_cast<int>(
+          std::min(fitting_stages,
+                   std::clamp<int64_t>(kRingBytes / (groups * row_bytes), kMinStages, kMaxStages)));
+      const int64_t ring_bytes = plan.stages * groups * row_bytes;
+      plan.column_totals_offset = totals ? ring_bytes : -1;
+      plan.shared_bytes = AskedSharedBytes(ring_bytes + (totals ? totals_bytes : 0));
+      plan.groups = groups;
+      plan.threads = groups * plan.group_warps * kWarpThreads;
+      plan.rows_per_block = groups;
+      plan.max_row_blocks = row.device.sm_count;
+      plan.max_partial_stages = totals ? kMaxPartialRows / groups : 2 * kPlainSumRows;
+      plan.direct_rows = totals ? groups : 0;
+      return true;
+    }
+  }
+  return false;
 }
 
 /// One block a row, or `cluster_blocks` of them; `resident` blocks per multiprocessor. Relaxed:
@@ -183,18 +232,14 @@ RowBackwardPlan PlanRowBackward(RowKind kind, int64_t hidden_size, DType dtype, 
   RowBackwardPlan plan;
   if (dtype != DType::kF64) {
     plan.wide = row.wide;
+    if (PlanStripBackward(kind, hidden_size, dtype, ring_tensors, device, plan)) return plan;
     if (PlanTiles(row, plan)) return plan;
-    // Blocks of a little over half the threads that fit leave the rest unused; halves do not.
-    constexpr int64_t kFewThreads = 352;
-    constexpr int kHalvesPerSm = 3;
-    if (device.HasClusters() && row.wide && PlanBlocks(row, 1, 1, true, plan) &&
-        plan.threads > kRingThreadsPerSm / 2 && plan.threads <= kFewThreads) {
-      plan = {};
-      plan.wide = true;
-      if (PlanBlocks(row, 2, kHalvesPerSm, true, plan)) return plan;
-    }
-    for (int cluster_blocks = 1; cluster_blocks <= (device.HasClusters() ? kMaxClusterBlocks : 1);
-         cluster_blocks *= 2) {
+    plan = {};
+    plan.wide = row.wide;
+    if (PlanLongBackward(kind, hidden_size, dtype, ring_tensors, device, plan)) return plan;
+    if (PlanGroups(row, plan)) return plan;
+    const int most_blocks = row.wide ? 0 : device.HasClusters() ? kMaxClusterBlocks : 1;
+    for (int cluster_blocks = 1; cluster_blocks <= most_blocks; cluster_blocks *= 2) {
       for (bool relaxed : {true, false}) {
         for (int resident : {8, 6, 4, 3, 2, 1}) {
           plan = {};
@@ -227,12 +272,18 @@ RowBackwardPlan PlanRowBackward(RowKind kind, int64_t hidden_size, DType dtype, 
   return plan;
 }
 
-RowBackwardLaunch LaunchRowBackward(const RowBackwardPlan& plan, int64_t rows) {
+RowBackwardLaunch LaunchRowBackward(const RowBackwardPlan& plan, int64_t rows, bool sums_columns) {
   RowBackwardLaunch launch;
-  launch.row_blocks = std::min(plan.max_row_blocks, CeilDiv(rows, plan.rows_per_block));
+  launch.direct = sums_columns && rows <= plan.direct_rows;
+  // Groups and warps are many: rows are spread over blocks first.
+  int rows_of_block = plan.rows_per_block;
+  if (plan.method == RowBackwardMethod::kTiles) rows_of_block = plan.tile_rows;
+  if (plan.method == RowBackwardMethod::kGroups && !launch.direct) rows_of_block = 1;
+  launch.row_blocks = std::min(plan.max_row_blocks, CeilDiv(rows, rows_of_block));
   launch.config.blocks_x = launch.row_blocks * plan.cluster_blocks;
   launch.config.threads_x = plan.threads;
   launch.config.cluster_blocks = plan.cluster_blocks;
+  launch.config.needs_cluster = plan.method == RowBackwardMethod::kLong;
   launch.config.dynamic_shared_bytes = plan.shared_bytes;
   if (plan.UsesRing()) {
     const int64_t stages = CeilDiv(rows, launch.row_blocks * plan.rows_per_block);

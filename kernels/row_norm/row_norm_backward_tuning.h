@@ -20,26 +20,33 @@ struct RowBackwardPlan {
 
   // Ring kernels.
   bool pipelined = false;  // kBlock
-  int granules = 0;        // of a thread
+  int granules = 0;        // of a thread; kStrips: the index of the shape
   int lanes = 0;           // kTiles: that share a row
+  int group_warps = 0;     // kGroups: that share a row
+  int groups = 1;          // kGroups: of a block
   int tile_rows = 0;       // kTiles: of a stage
   int cluster_blocks = 1;  // kCluster: that share a row
   int columns = 0;         // of a block
-  int stages = 0;
+  int stages = 0;  // kLong: rows in the ring
   int64_t tensor_bytes = 0;          // of one tensor in a stage
-  int64_t column_totals_offset = 0;  // in shared memory
+  int64_t column_totals_offset = 0;  // in shared memory; negative: kGroups without totals
   int64_t exchange_offset = 0;
   int64_t careful_offset = 0;
+  int64_t weights_offset = 0;  // kLong
   int64_t shared_bytes = 0;
   /// Stages that one partial row may add up, so that a sum's rounding stays that of short sums.
   int64_t max_partial_stages = 0;
 
-  int rows_per_block = 1;      // kTiles: of one stage of each warp
+  int rows_per_block = 1;      // kTiles: of one stage of each warp; kGroups: of one of each group
   int64_t max_row_blocks = 1;  // blocks, or clusters
+  int direct_rows = 0;         // kGroups: most rows of a request that need no partial rows
 
   bool UsesRing() const {
     return method == norm_device::RowBackwardMethod::kTiles ||
+           method == norm_device::RowBackwardMethod::kGroups ||
+           method == norm_device::RowBackwardMethod::kStrips ||
            method == norm_device::RowBackwardMethod::kBlock ||
+           method == norm_device::RowBackwardMethod::kLong ||
            method == norm_device::RowBackwardMethod::kCluster;
   }
 
@@ -51,16 +58,22 @@ struct RowBackwardPlan {
 RowBackwardPlan PlanRowBackward(norm_device::RowKind kind, int64_t hidden_size, DType dtype,
                                 int ring_tensors, DeviceTraits device);
 
+/// kLong: rows of 16-byte granules that are too long for the other ring kernels. False: none.
+bool PlanLongBackward(norm_device::RowKind kind, int64_t hidden_size, DType dtype, int ring_tensors,
+                      DeviceTraits device, RowBackwardPlan& plan);
+
 /// What the rows of one request make of a plan.
 struct RowBackwardLaunch {
   LaunchConfig config;
   int64_t row_blocks = 1;
   int64_t partial_stages = 0;  // ring kernels: stages that one partial row adds up
-  int64_t block_partials = 1;  // partial rows of a row block
+  int64_t block_partials = 1;  // partial rows of a row block (kGroups without totals: of a group)
+  /// kGroups: few rows, whose one block writes dweight and dbias itself.
+  bool direct = false;
 };
 
-/// `rows` > 0.
-RowBackwardLaunch LaunchRowBackward(const RowBackwardPlan& plan, int64_t rows);
+/// `rows` > 0. `sums_columns`: dweight or dbias is wanted.
+RowBackwardLaunch LaunchRowBackward(const RowBackwardPlan& plan, int64_t rows, bool sums_columns);
 
 /// The column kernel's grid: column blocks by strips of `rows_per_strip` rows.
 struct ColumnPlan {

@@ -90,15 +90,18 @@ const void* ColumnKernel(RowKind kind, bool wide) {
               : reinterpret_cast<const void*>(&ColumnSumsKernel<X, RowKind::kLayer, 1>);
 }
 
+template <typename W, typename Launch>
+const void* SelectFinalize(bool partials_are_f64, int columns) {
+  if (partials_are_f64) return reinterpret_cast<const void*>(&FinalizeSums<W, double, 1, Launch>);
+  return columns == 1 ? reinterpret_cast<const void*>(&FinalizeSums<W, float, 1, Launch>)
+                      : reinterpret_cast<const void*>(&FinalizeSums<W, float, 4, Launch>);
+}
+
 template <typename W>
-const void* FinalizeKernel(BackwardLaunchKind launch, bool partials_are_f64) {
-  if (launch == BackwardLaunchKind::kSegments) {
-    return partials_are_f64
-               ? reinterpret_cast<const void*>(&FinalizeSums<W, double, FinalizeSegments>)
-               : reinterpret_cast<const void*>(&FinalizeSums<W, float, FinalizeSegments>);
-  }
-  return partials_are_f64 ? reinterpret_cast<const void*>(&FinalizeSums<W, double, FinalizeParams>)
-                          : reinterpret_cast<const void*>(&FinalizeSums<W, float, FinalizeParams>);
+const void* FinalizeKernel(BackwardLaunchKind launch, bool partials_are_f64, int columns) {
+  return launch == BackwardLaunchKind::kSegments
+             ? SelectFinalize<W, FinalizeSegments>(partials_are_f64, columns)
+             : SelectFinalize<W, FinalizeParams>(partials_are_f64, columns);
 }
 
 template <typename X>
@@ -119,9 +122,9 @@ template const void* ColumnKernel<F64>(RowKind, bool);
 template const void* RowStatisticsKernel<F32>(RowKind, bool);
 template const void* RowStatisticsKernel<F16>(RowKind, bool);
 template const void* RowStatisticsKernel<BF16>(RowKind, bool);
-template const void* FinalizeKernel<F32>(BackwardLaunchKind, bool);
-template const void* FinalizeKernel<F16>(BackwardLaunchKind, bool);
-template const void* FinalizeKernel<BF16>(BackwardLaunchKind, bool);
-template const void* FinalizeKernel<F64>(BackwardLaunchKind, bool);
+template const void* FinalizeKernel<F32>(BackwardLaunchKind, bool, int);
+template const void* FinalizeKernel<F16>(BackwardLaunchKind, bool, int);
+template const void* FinalizeKernel<BF16>(BackwardLaunchKind, bool, int);
+template const void* FinalizeKernel<F64>(BackwardLaunchKind, bool, int);
 
 }  // namespace norm_device

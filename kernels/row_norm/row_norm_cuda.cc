@@ -12,6 +12,7 @@
 #include "row_norm/row_norm_quantized_tuning.h"
 #include "row_norm/row_norm_ring_cuda.h"
 #include "row_norm/row_norm_ring_tuning.h"
+#include "row_norm/row_norm_strip_device.h"
 #include "row_norm/row_norm_tuning.h"
 #include "validation/argument_checks.h"
 
@@ -65,6 +66,7 @@ RowForwardParams DeviceParams(const RowNormForwardArgs& args) {
   params.aligned =
       AllAligned({args.x, args.residual, args.weight, args.bias, args.y, args.residual_sum});
   params.round_normalized = args.rounding == Rounding::kNormalizedFirst;
+  params.weight_is_f32 = args.weight_dtype == DType::kF32;
   return params;
 }
 
@@ -76,9 +78,27 @@ RowLaunchKind LaunchKind(const RowForwardParams& params, RowNormKind kind, bool 
   return plain ? RowLaunchKind::kPlain : RowLaunchKind::kSingle;
 }
 
+/// Rows of 16-bit elements.
+const void* StripKernel(const RowNormForwardArgs& args, RowLaunchKind launch) {
+  const int shape = norm_device::StripShapeOf(args.hidden_size, 0);
+  return args.dtype == DType::kF16 ? norm_device::StripForwardKernel<norm_device::F16>(
+                                         launch, DeviceKind(args.kind), shape)
+                                   : norm_device::StripForwardKernel<norm_device::BF16>(
+                                         launch, DeviceKind(args.kind), shape);
+}
+
+LaunchConfig RequestLaunch(const RowForwardPlan& plan, const RowNormForwardArgs& args) {
+  LaunchConfig launch = RowForwardLaunch(plan, args.rows);
+  if (args.residual != nullptr && plan.residual_shared_bytes > launch.dynamic_shared_bytes) {
+    launch.dynamic_shared_bytes = plan.residual_shared_bytes;
+  }
+  return launch;
+}
+
 const void* Kernel(const RowNormForwardArgs& args, const RowForwardPlan& plan,
                    RowLaunchKind launch) {
   if (UsesRing(plan)) return RowRingSegmentsKernel(args, plan);
+  if (plan.method == norm_device::RowMethod::kStrips) return StripKernel(args, launch);
   return VisitElementPair(args.dtype, args.weight_dtype, [&](auto pair) {
     return norm_device::RowForwardKernel<decltype(pair)>(launch, DeviceKind(args.kind), plan.method,
                                                          plan.wide);
@@ -102,22 +122,30 @@ Status LaunchQuantized(const RowNormForwardArgs& args, const QuantizedRowPlan& p
 /// Collects segments, and launches those that it holds.
 class SegmentBatch {
  public:
-  SegmentBatch(const RowNormForwardArgs& first, const RowForwardPlan& plan, StreamHandle stream)
-      : plan_(plan), kernel_(Kernel(first, plan, RowLaunchKind::kSegments)), stream_(stream) {
+  SegmentBatch(const RowNormForwardArgs& first, const RowForwardPlan& plan, DeviceTraits device,
+               StreamHandle stream)
+      : plan_(plan),
+        device_(device),
+        kernel_(Kernel(first, plan, RowLaunchKind::kSegments)),
+        stream_(stream) {
     launch_ = RowForwardLaunch(plan, 1);
   }
 
   Status Add(const RowNormForwardArgs& args) {
     if (args.rows == 0) return Status();
     if (args.output_format != OutputFormat::kSameAsInput) {
-      const auto plan = PlanQuantizedRow(args.hidden_size, args.dtype);
+      const auto plan =
+          PlanQuantizedRow(DeviceKind(args.kind), args.hidden_size, args.dtype, device_);
       if (plan.has_value()) return LaunchQuantized(args, *plan, stream_);
     }
     if (table_.segments == RowForwardSegments::kMaxSegments) NORM_RETURN_IF_ERROR(Flush());
     // Blocks loop over more rows than these.
     constexpr int64_t kMaxSegmentBlocks = kMaxBlocksX / RowForwardSegments::kMaxSegments;
     const int64_t most = kMaxSegmentBlocks / plan_.cluster_blocks * plan_.cluster_blocks;
-    const int64_t blocks = std::min(RowForwardLaunch(plan_, args.rows).blocks_x, most);
+    const LaunchConfig alone = RequestLaunch(plan_, args);
+    launch_.dynamic_shared_bytes =
+        std::max(launch_.dynamic_shared_bytes, alone.dynamic_shared_bytes);
+    const int64_t blocks = std::min(alone.blocks_x, most);
     table_.params[table_.segments] = DeviceParams(args);
     table_.first_block[table_.segments + 1] =
         table_.first_block[table_.segments] + static_cast<int32_t>(blocks);
@@ -135,6 +163,7 @@ class SegmentBatch {
 
  private:
   RowForwardPlan plan_;
+  DeviceTraits device_;
   const void* kernel_;
   StreamHandle stream_;
   LaunchConfig launch_;
@@ -153,14 +182,14 @@ Status RowNormForwardCuda(const RowNormForwardArgs& args, Workspace workspace,
   const RowForwardPlan plan =
       PlanRowForward(args.hidden_size, args.dtype, device.value(), quantizes);
   if (quantizes) {
-    SegmentBatch batch(args, plan, stream);
+    SegmentBatch batch(args, plan, device.value(), stream);
     NORM_RETURN_IF_ERROR(batch.Add(args));
     return batch.Flush();
   }
   const RowForwardParams params = DeviceParams(args);
   if (UsesRing(plan)) return LaunchRowRing(args, plan, params, workspace, stream);
   return Launch(Kernel(args, plan, LaunchKind(params, args.kind, plan.wide)),
-                RowForwardLaunch(plan, args.rows), params, stream);
+                RequestLaunch(plan, args), params, stream);
 }
 
 size_t RowNormForwardCudaWorkspaceBytes(const RowNormForwardArgs& args) {
@@ -183,8 +212,8 @@ Status RowNormForwardSegmentsCuda(std::span<const Args> segments, StreamHandle s
   const auto plan = [&](bool quantizes) {
     return PlanRowForward(first.hidden_size, first.dtype, device.value(), quantizes);
   };
-  SegmentBatch same_type(first, plan(false), stream);
-  SegmentBatch quantized(first, plan(true), stream);
+  SegmentBatch same_type(first, plan(false), device.value(), stream);
+  SegmentBatch quantized(first, plan(true), device.value(), stream);
   for (const Args& segment : segments) {
     const RowNormForwardArgs args = ToRowNorm(segment);
     const bool quantizes = args.output_format != OutputFormat::kSameAsInput;

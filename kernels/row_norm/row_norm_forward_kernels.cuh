@@ -12,8 +12,17 @@ struct RowForwardMethods {
 
   template <RowMethod kMethod, typename Owner>
   static const void* Held() {
-    return reinterpret_cast<const void*>(
-        &RowForwardHeld<kLaunch, Pair, kKind, kMethod, kWide, Owner>);
+    // Such rows of 16-bit elements are strips, if their outputs are not quantized.
+    constexpr bool kStripsOnly = kLaunch == RowLaunchKind::kSingle && !kWide &&
+                                 sizeof(StorageOf<X>) == 2 &&
+                                 (kMethod == RowMethod::kLanes8 || kMethod == RowMethod::kLanes16 ||
+                                  kMethod == RowMethod::kWarp);
+    if constexpr (kStripsOnly) {
+      return nullptr;
+    } else {
+      return reinterpret_cast<const void*>(
+          &RowForwardHeld<kLaunch, Pair, kKind, kMethod, kWide, Owner>);
+    }
   }
 
   static const void* Select(RowMethod method) {
@@ -32,6 +41,10 @@ struct RowForwardMethods {
         return Held<RowMethod::kBlockLong, BlockOwner>();
       case RowMethod::kCluster:
         return Held<RowMethod::kCluster, ClusterOwner>();
+      case RowMethod::kRing:
+      case RowMethod::kLongRing:
+      case RowMethod::kStrips:
+        break;
       case RowMethod::kStreaming:
         return reinterpret_cast<const void*>(&RowForwardStreaming < kLaunch, Pair, kKind,
                                              kWide ? kWideElements<X> : 1 >);

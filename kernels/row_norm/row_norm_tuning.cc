@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "row_norm/row_norm_ring_tuning.h"
+#include "row_norm/row_norm_strip_tuning.h"
 
 namespace norm::internal {
 namespace {
@@ -103,6 +104,8 @@ RowForwardPlan PlanRowForward(int64_t hidden_size, DType dtype, DeviceTraits dev
                               bool quantizes) {
   RowForwardPlan ring;
   if (!quantizes && PlanRowRing(hidden_size, dtype, device, ring)) return ring;
+  RowForwardPlan strips;
+  if (!quantizes && PlanStripForward(hidden_size, dtype, device, strips)) return strips;
   Planner planner(hidden_size, dtype, device);
   const bool held = planner.UseLanes(RowMethod::kLanes4) || planner.UseLanes(RowMethod::kLanes8) ||
                     planner.UseLanes(RowMethod::kLanes16) || planner.UseLanes(RowMethod::kWarp) ||

@@ -1,92 +1,19 @@
-// Deadlines, cancels, overload and drain: what happens to requests whose life does not go to plan.
-// The executor is driven by hand, so every interleaving is chosen, not hoped for.
+// Deadlines, cancels and overload: what happens to requests whose life does not go to plan.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include <future>
 #include <limits>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
-#include "grpcpp/grpcpp.h"
-#include "norm/v1/normalization.grpc.pb.h"
-#include "norm/v1/server.grpc.pb.h"
-#include "prometheus/text_serializer.h"
-#include "server/observability/metrics_impl.h"
-#include "tests/integration/await.h"
-#include "tests/support/fake_batch_executor.h"
-#include "tests/support/in_process_server.h"
-#include "tests/support/request_builder.h"
+#include "tests/integration/lifecycle_fixture.h"
 
 namespace norm::server {
 namespace {
 
-using norm::test::Await;
-using norm::test::CanaryRequest;
-using norm::test::FakeBatchExecutor;
-using norm::test::FakeBatchExecutorOptions;
-using norm::test::InProcessServer;
-using norm::test::InProcessServerOptions;
-using norm::v1::NormalizationService;
-using norm::v1::StreamRequest;
-using norm::v1::StreamResponse;
 using testing::HasSubstr;
-
-class LifecycleTest : public testing::Test {
- protected:
-  void StartServer(InProcessServerOptions options = {}, int slots = 1) {
-    executor_ = std::make_unique<FakeBatchExecutor>(FakeBatchExecutorOptions{.slots = slots});
-    server_ = std::make_unique<InProcessServer>(*executor_, metrics_, options);
-    channel_ = server_->Connect();
-    stub_ = NormalizationService::NewStub(channel_);
-  }
-
-  void TearDown() override {
-    // Whatever a test left running ends here, so that the server can.
-    while (executor_->running() > 0) executor_->Finish();
-  }
-
-  /// A call on a thread of its own.
-  std::future<grpc::Status> CallAsync(grpc::ClientContext* context) {
-    return std::async(std::launch::async, [this, context] {
-      norm::v1::NormalizeResponse response;
-      return stub_->Normalize(context, CanaryRequest(), &response);
-    });
-  }
-
-  /// A request that is not merged with others, each in its own launch.
-  static StreamRequest OneOf(uint64_t id) {
-    StreamRequest request;
-    request.set_id(id);
-    *request.mutable_forward() = CanaryRequest();
-    request.mutable_forward()->mutable_rms_norm()->set_eps(1e-6 * static_cast<double>(id + 1));
-    return request;
-  }
-
-  std::string Scrape() {
-    return prometheus::TextSerializer().Serialize(metrics_.impl()->Collect());
-  }
-  bool Running(int count) {
-    return Await([&] { return executor_->running() == count; });
-  }
-  bool Queued(int64_t count) {
-    return Await([&] { return server_->scheduler().Load().queued_requests == count; });
-  }
-  bool InFlight(int64_t count) {
-    return Await([&] { return server_->scheduler().Load().in_flight_requests == count; });
-  }
-
-  Metrics metrics_{{"fake"}, BatchCloseReasonNames()};
-  std::unique_ptr<FakeBatchExecutor> executor_;
-  std::unique_ptr<InProcessServer> server_;
-  std::shared_ptr<grpc::Channel> channel_;
-  std::unique_ptr<NormalizationService::Stub> stub_;
-};
 
 TEST_F(LifecycleTest, DeadlineInTheQueueEndsTheRequestWithoutALaunch) {
   StartServer();
@@ -309,86 +236,6 @@ TEST_F(LifecycleTest, StreamReadsNoFurtherThanItsLimit) {
   EXPECT_TRUE(stream->Finish().ok());
 }
 
-TEST_F(LifecycleTest, DrainFinishesWhatWasAcceptedAndEndsIdleStreams) {
-  InProcessServerOptions options;
-  options.grpc.drain_timeout = absl::Minutes(1);
-  StartServer(options);
-  grpc::ClientContext first;
-  auto running = CallAsync(&first);
-  ASSERT_TRUE(Running(1));
-  grpc::ClientContext stream_context;
-  auto stream = stub_->NormalizeStream(&stream_context);
-  ASSERT_TRUE(stream->Write(OneOf(1)));
-  ASSERT_TRUE(Queued(1));
-
-  auto drained = std::async(std::launch::async, [&] { return server_->server().Drain(); });
-  ASSERT_TRUE(Await([&] {
-    grpc::ClientContext probe;
-    norm::v1::NormalizeResponse response;
-    norm::v1::NormalizeRequest
-        bad;  // refused without a launch, whether or not the server still takes calls
-    return stub_->Normalize(&probe, bad, &response).error_code() == grpc::StatusCode::UNAVAILABLE;
-  }));
-  executor_->Finish();
-  EXPECT_TRUE(running.get().ok());
-  ASSERT_TRUE(Running(1));
-  executor_->Finish();
-  StreamResponse response;
-  ASSERT_TRUE(stream->Read(&response));
-  EXPECT_EQ(response.id(), 1U);
-  EXPECT_EQ(response.status().code(), 0);
-  EXPECT_FALSE(stream->Read(&response));
-  EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
-  EXPECT_TRUE(drained.get().ok());
-}
-
-TEST_F(LifecycleTest, DrainAnswersWhatComesWhileAcceptedWorkFinishes) {
-  InProcessServerOptions options;
-  options.grpc.drain_timeout = absl::Minutes(1);
-  StartServer(options);
-  grpc::ClientContext first;
-  auto running = CallAsync(&first);
-  ASSERT_TRUE(Running(1));
-  auto drained = std::async(std::launch::async, [&] { return server_->server().Drain(); });
-  ASSERT_TRUE(Await([&] {
-    grpc::ClientContext probe;
-    return CallAsync(&probe).get().error_code() == grpc::StatusCode::UNAVAILABLE;
-  }));
-  // On open connections too, each is refused by name and told when to come back; none is cancelled.
-  std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
-  std::vector<std::future<grpc::Status>> late;
-  for (int i = 0; i < 100; ++i) {
-    contexts.push_back(std::make_unique<grpc::ClientContext>());
-    late.push_back(CallAsync(contexts.back().get()));
-  }
-  for (int i = 0; i < 100; ++i) {
-    const grpc::Status status = late[static_cast<size_t>(i)].get();
-    EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE) << status.error_message();
-    EXPECT_EQ(contexts[static_cast<size_t>(i)]->GetServerTrailingMetadata().count(
-                  "grpc-retry-pushback-ms"),
-              1U);
-  }
-  executor_->Finish();
-  EXPECT_TRUE(running.get().ok());
-  EXPECT_TRUE(drained.get().ok());
-}
-
-TEST_F(LifecycleTest, DrainDoesNotWaitForConnectionsWithoutCalls) {
-  InProcessServerOptions options;
-  // Would be exceeded, and said so, if the silent connection were waited for.
-  options.grpc.drain_timeout = absl::Seconds(5);
-  StartServer(options);
-  const std::string address = server_->address();
-  const int silent = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in to{};
-  to.sin_family = AF_INET;
-  to.sin_port = htons(static_cast<uint16_t>(std::stoi(address.substr(address.rfind(':') + 1))));
-  to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  ASSERT_EQ(connect(silent, reinterpret_cast<sockaddr*>(&to), sizeof(to)), 0);
-  EXPECT_TRUE(server_->server().Drain().ok());
-  close(silent);
-}
-
 TEST_F(LifecycleTest, TheLongestTimeoutIsNoShortOne) {
   StartServer();
   grpc::ClientContext context;
@@ -403,21 +250,6 @@ TEST_F(LifecycleTest, TheLongestTimeoutIsNoShortOne) {
   EXPECT_EQ(response.status().code(), 0) << response.status().message();
   stream->WritesDone();
   EXPECT_TRUE(stream->Finish().ok());
-}
-
-TEST_F(LifecycleTest, DrainDeadlineCancelsWhatIsLeft) {
-  InProcessServerOptions options;
-  options.grpc.drain_timeout = absl::Milliseconds(100);
-  StartServer(options);
-  grpc::ClientContext first;
-  auto stuck = CallAsync(&first);
-  ASSERT_TRUE(Running(1));
-  auto drained = std::async(std::launch::async, [&] { return server_->server().Drain(); });
-  const grpc::Status status = stuck.get();
-  EXPECT_THAT(status.error_code(),
-              testing::AnyOf(grpc::StatusCode::UNAVAILABLE, grpc::StatusCode::CANCELLED));
-  executor_->Finish();
-  EXPECT_EQ(drained.get().code(), absl::StatusCode::kDeadlineExceeded);
 }
 
 }  // namespace

@@ -21,10 +21,6 @@ struct ChannelMoments {
   }
 };
 
-size_t ChannelOf(const ChannelShape& shape, size_t index) {
-  return static_cast<size_t>(shape.Channel(static_cast<int64_t>(index)));
-}
-
 /// Zeros for an empty tensor.
 ChannelMoments BatchMoments(const ChannelShape& shape, const std::vector<double>& x) {
   const size_t channels = static_cast<size_t>(shape.channels);
@@ -33,25 +29,19 @@ ChannelMoments BatchMoments(const ChannelShape& shape, const std::vector<double>
     return moments;
   }
   const Real count = static_cast<Real>(shape.batch * shape.spatial);
-  for (size_t i = 0; i < x.size(); ++i) {
-    moments.mean[ChannelOf(shape, i)] += x[i];
-  }
+  ForEachElement(shape, [&](size_t i, size_t c) { moments.mean[c] += x[i]; });
   for (Real& mean : moments.mean) {
     mean /= count;
   }
   // What the rounding of long sums left: large means of f64 data need it.
   std::vector<Real> left(channels);
-  for (size_t i = 0; i < x.size(); ++i) {
-    const size_t c = ChannelOf(shape, i);
-    left[c] += x[i] - moments.mean[c];
-  }
+  ForEachElement(shape, [&](size_t i, size_t c) { left[c] += x[i] - moments.mean[c]; });
   for (size_t c = 0; c < channels; ++c) {
     moments.mean[c] += left[c] / count;
   }
-  for (size_t i = 0; i < x.size(); ++i) {
-    const size_t c = ChannelOf(shape, i);
+  ForEachElement(shape, [&](size_t i, size_t c) {
     moments.var[c] += (x[i] - moments.mean[c]) * (x[i] - moments.mean[c]);
-  }
+  });
   for (Real& var : moments.var) {
     var /= count;
   }
@@ -93,8 +83,7 @@ BatchNormResult BatchNormForward(const BatchNormProblem& problem) {
   }
   result.y.reserve(problem.x.size());
   result.y_magnitude.reserve(problem.x.size());
-  for (size_t i = 0; i < problem.x.size(); ++i) {
-    const size_t c = ChannelOf(shape, i);
+  ForEachElement(shape, [&](size_t i, size_t c) {
     Real value = (problem.x[i] - moments.mean[c]) * rstd[c];
     if (!problem.weight.empty()) {
       value *= problem.weight[c];
@@ -102,7 +91,7 @@ BatchNormResult BatchNormForward(const BatchNormProblem& problem) {
     const Real bias = problem.bias.empty() ? 0.0 : problem.bias[c];
     result.y.push_back(static_cast<double>(value + bias));
     result.y_magnitude.push_back(static_cast<double>(std::fabs(value) + std::fabs(bias)));
-  }
+  });
   return result;
 }
 
@@ -120,8 +109,7 @@ BatchNormGradients BatchNormBackward(const BatchNormGradientProblem& problem) {
   const auto normalized = [&](size_t i, size_t c) {
     return (problem.x[i] - moments.mean[c]) * rstd[c];
   };
-  for (size_t i = 0; i < problem.x.size(); ++i) {
-    const size_t c = ChannelOf(shape, i);
+  ForEachElement(shape, [&](size_t i, size_t c) {
     const Real dy = problem.dy[i];
     const Real term = dy * normalized(i, c);
     dweight[c] += term;
@@ -129,18 +117,17 @@ BatchNormGradients BatchNormBackward(const BatchNormGradientProblem& problem) {
     dbias[c] += dy;
     dbias_magnitude[c] += std::fabs(dy);
     largest_dy[c] = std::max(largest_dy[c], std::fabs(dy));
-  }
+  });
   BatchNormGradients result;
   result.dx.reserve(problem.x.size());
-  for (size_t i = 0; i < problem.x.size(); ++i) {
-    const size_t c = ChannelOf(shape, i);
+  ForEachElement(shape, [&](size_t i, size_t c) {
     Real value = problem.dy[i];
     if (training) {
       value -= dbias[c] / count + normalized(i, c) * dweight[c] / count;
     }
     const Real weight = problem.weight.empty() ? 1.0 : problem.weight[c];
     result.dx.push_back(static_cast<double>(weight * rstd[c] * value));
-  }
+  });
   for (size_t c = 0; c < channels; ++c) {
     const Real weight = problem.weight.empty() ? 1.0 : problem.weight[c];
     result.dx_magnitude.push_back(static_cast<double>(std::fabs(weight) * rstd[c] * largest_dy[c]));

@@ -1,6 +1,7 @@
 // BatchNorm from its definition, in extended precision. Absent tensors are empty vectors.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -21,6 +22,22 @@ struct ChannelShape {
     return layout == ChannelLayout::kNchw ? index / spatial % channels : index % channels;
   }
 };
+
+/// visitor(index, channel) for every element, in the order of memory.
+template <typename Visitor>
+void ForEachElement(const ChannelShape& shape, Visitor&& visitor) {
+  const bool nchw = shape.layout == ChannelLayout::kNchw;
+  const int64_t planes = nchw ? shape.batch : shape.batch * shape.spatial;
+  const int64_t values = nchw ? shape.spatial : 1;
+  size_t i = 0;
+  for (int64_t plane = 0; plane < planes; ++plane) {
+    for (int64_t channel = 0; channel < shape.channels; ++channel) {
+      for (int64_t value = 0; value < values; ++value) {
+        visitor(i++, static_cast<size_t>(channel));
+      }
+    }
+  }
+}
 
 struct BatchNormProblem {
   ChannelShape shape;

@@ -14,12 +14,12 @@ struct Layout {
   int fraction_bits;
   int exponent_bits;
 
-  int bias() const { return (1 << (exponent_bits - 1)) - 1; }
+  constexpr int bias() const { return (1 << (exponent_bits - 1)) - 1; }
   /// Exponent of the smallest subnormal.
-  int min_quantum_exponent() const { return 1 - bias() - fraction_bits; }
+  constexpr int min_quantum_exponent() const { return 1 - bias() - fraction_bits; }
 };
 
-Layout LayoutOf(Format format) {
+constexpr Layout LayoutOf(Format format) {
   switch (format) {
     case Format::kF32:
       return {23, 8};
@@ -33,6 +33,8 @@ Layout LayoutOf(Format format) {
   return {};
 }
 
+constexpr int kMinNormalExponent = -1022;
+
 /// 2^exponent, for normal results.
 double PowerOfTwo(int exponent) {
   return std::bit_cast<double>(static_cast<uint64_t>(exponent + 1023) << 52);
@@ -44,18 +46,13 @@ int QuantumExponent(const Layout& layout, double value) {
   return std::max(biased - 1023 - layout.fraction_bits, layout.min_quantum_exponent());
 }
 
-}  // namespace
-
-size_t FormatSize(Format format) {
-  const Layout layout = LayoutOf(format);
-  return static_cast<size_t>(1 + layout.exponent_bits + layout.fraction_bits) / 8;
-}
-
-double DecodeBits(Format format, uint64_t bits) {
-  if (format == Format::kF64) {
+/// The format as a constant: a codec of its own for each, whose loops the compiler unrolls.
+template <Format kFormat>
+double DecodeAs(uint64_t bits) {
+  if constexpr (kFormat == Format::kF64) {
     return std::bit_cast<double>(bits);
   }
-  const Layout layout = LayoutOf(format);
+  constexpr Layout layout = LayoutOf(kFormat);
   const int width = 1 + layout.exponent_bits + layout.fraction_bits;
   const double sign = ((bits >> (width - 1)) & 1) != 0 ? -1.0 : 1.0;
   const int max_exponent = (1 << layout.exponent_bits) - 1;
@@ -72,11 +69,12 @@ double DecodeBits(Format format, uint64_t bits) {
   return sign * significand * PowerOfTwo(exponent - layout.bias() - layout.fraction_bits);
 }
 
-uint64_t EncodeBits(Format format, double value) {
-  if (format == Format::kF64) {
+template <Format kFormat>
+uint64_t EncodeAs(double value) {
+  if constexpr (kFormat == Format::kF64) {
     return std::bit_cast<uint64_t>(value);
   }
-  const Layout layout = LayoutOf(format);
+  constexpr Layout layout = LayoutOf(kFormat);
   const int width = 1 + layout.exponent_bits + layout.fraction_bits;
   const uint64_t sign = std::signbit(value) ? uint64_t{1} << (width - 1) : 0;
   const uint64_t infinity = ((uint64_t{1} << layout.exponent_bits) - 1) << layout.fraction_bits;
@@ -95,33 +93,72 @@ uint64_t EncodeBits(Format format, double value) {
   return sign | std::min(above_subnormal + static_cast<uint64_t>(units), infinity);
 }
 
-std::vector<double> Decode(Format format, std::span<const std::byte> bytes) {
-  const size_t size = FormatSize(format);
-  std::vector<double> values(bytes.size() / size);
-  for (size_t i = 0; i < values.size(); ++i) {
-    uint64_t bits = 0;
-    std::memcpy(&bits, bytes.data() + i * size, size);
-    values[i] = DecodeBits(format, bits);
+/// Returns visitor.template operator()<format>().
+template <typename Visitor>
+auto WithFormat(Format format, Visitor&& visitor) {
+  switch (format) {
+    case Format::kF32:
+      return visitor.template operator()<Format::kF32>();
+    case Format::kF16:
+      return visitor.template operator()<Format::kF16>();
+    case Format::kBF16:
+      return visitor.template operator()<Format::kBF16>();
+    case Format::kF64:
+      break;
   }
+  return visitor.template operator()<Format::kF64>();
+}
+
+constexpr size_t SizeOf(Format format) {
+  const Layout layout = LayoutOf(format);
+  return static_cast<size_t>(1 + layout.exponent_bits + layout.fraction_bits) / 8;
+}
+
+}  // namespace
+
+size_t FormatSize(Format format) { return SizeOf(format); }
+
+double DecodeBits(Format format, uint64_t bits) {
+  return WithFormat(format, [&]<Format kFormat>() { return DecodeAs<kFormat>(bits); });
+}
+
+uint64_t EncodeBits(Format format, double value) {
+  return WithFormat(format, [&]<Format kFormat>() { return EncodeAs<kFormat>(value); });
+}
+
+std::vector<double> Decode(Format format, std::span<const std::byte> bytes) {
+  std::vector<double> values(bytes.size() / FormatSize(format));
+  WithFormat(format, [&]<Format kFormat>() {
+    constexpr size_t kSize = SizeOf(kFormat);
+    for (size_t i = 0; i < values.size(); ++i) {
+      uint64_t bits = 0;
+      std::memcpy(&bits, bytes.data() + i * kSize, kSize);
+      values[i] = DecodeAs<kFormat>(bits);
+    }
+  });
   return values;
 }
 
 std::vector<std::byte> Encode(Format format, std::span<const double> values) {
-  const size_t size = FormatSize(format);
-  std::vector<std::byte> bytes(values.size() * size);
-  for (size_t i = 0; i < values.size(); ++i) {
-    const uint64_t bits = EncodeBits(format, values[i]);
-    std::memcpy(bytes.data() + i * size, &bits, size);
-  }
+  std::vector<std::byte> bytes(values.size() * FormatSize(format));
+  WithFormat(format, [&]<Format kFormat>() {
+    constexpr size_t kSize = SizeOf(kFormat);
+    for (size_t i = 0; i < values.size(); ++i) {
+      const uint64_t bits = EncodeAs<kFormat>(values[i]);
+      std::memcpy(bytes.data() + i * kSize, &bits, kSize);
+    }
+  });
   return bytes;
 }
 
 double RoundTo(Format format, double value) {
-  return DecodeBits(format, EncodeBits(format, value));
+  return WithFormat(format,
+                    [&]<Format kFormat>() { return DecodeAs<kFormat>(EncodeAs<kFormat>(value)); });
 }
 
 double Ulp(Format format, double value) {
-  return std::ldexp(1.0, QuantumExponent(LayoutOf(format), value));
+  const int quantum = QuantumExponent(LayoutOf(format), value);
+  return quantum >= kMinNormalExponent ? PowerOfTwo(quantum) : std::ldexp(1.0, quantum);
 }
 
 }  // namespace norm::reference

@@ -91,12 +91,16 @@ class CpuRunner : public NormRunner {
     return std::aligned_alloc(256, (bytes + 255) / 256 * 256);
   }
   void Free(void* data) override { std::free(data); }
+  void Fill(void* to, std::byte value, size_t bytes) override {
+    std::memset(to, std::to_integer<int>(value), bytes);
+  }
   void CopyIn(void* to, const void* host_from, size_t bytes) override {
     Copy(to, host_from, bytes);
   }
   void CopyOut(void* host_to, const void* from, size_t bytes) override {
     Copy(host_to, from, bytes);
   }
+  void Wait() override {}
   size_t WorkspaceBytes(const NormCall& call) override {
     return std::visit([](const auto& args) { return ForwardOrBackward::Bytes(args); }, call);
   }

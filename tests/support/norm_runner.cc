@@ -1,8 +1,10 @@
 #include "tests/support/norm_runner.h"
 
 #include <gtest/gtest.h>
+#include <malloc.h>
 
 #include <algorithm>
+#include <climits>
 #include <cstring>
 #include <memory>
 #include <type_traits>
@@ -13,6 +15,11 @@ namespace {
 constexpr size_t kGuardBytes = 256;
 constexpr std::byte kGuard{
     0xA5};  // four of them are a finite f32, two a finite f16: visible in any output
+
+/// Tests allocate and free hundreds of megabytes all the time: the process keeps its pages, which
+/// are otherwise mapped and cleared anew (half of the time of large cases).
+[[maybe_unused]] const bool kKeepsPages =
+    mallopt(M_MMAP_MAX, 0) == 1 && mallopt(M_TRIM_THRESHOLD, INT_MAX) == 1;
 
 struct FieldSizes {
   size_t tensor;      // elements of x
@@ -137,14 +144,22 @@ std::vector<TensorField> TensorFields(NormCall& call) {
 /// Backend memory for one tensor between two guards.
 class NormRunner::GuardedBlock {
  public:
-  GuardedBlock(NormRunner& runner, size_t bytes, size_t misaligned_bytes)
+  /// With the bytes of `content`, or with guard bytes where that is null.
+  GuardedBlock(NormRunner& runner, size_t bytes, size_t misaligned_bytes, const void* content)
       : runner_(runner),
         begin_(kGuardBytes + misaligned_bytes),
         bytes_(bytes),
         total_(begin_ + bytes + kGuardBytes),
         base_(static_cast<std::byte*>(runner.Allocate(total_))) {
-    const std::vector<std::byte> fill(total_, kGuard);
-    runner_.CopyIn(base_, fill.data(), total_);
+    if (content == nullptr) {
+      runner_.Fill(base_, kGuard, total_);
+      return;
+    }
+    const std::unique_ptr<std::byte[]> image = Uninitialized();
+    std::fill_n(image.get(), begin_, kGuard);
+    std::memcpy(image.get() + begin_, content, bytes_);
+    std::fill_n(image.get() + begin_ + bytes_, kGuardBytes, kGuard);
+    runner_.CopyIn(base_, image.get(), total_);
   }
   ~GuardedBlock() { runner_.Free(base_); }
   GuardedBlock(const GuardedBlock&) = delete;
@@ -152,29 +167,46 @@ class NormRunner::GuardedBlock {
 
   std::byte* data() const { return base_ + begin_; }
 
-  /// The content, after checking the guards.
-  std::vector<std::byte> Read(const char* name) const {
-    std::vector<std::byte> all(total_);
-    runner_.CopyOut(all.data(), base_, total_);
-    const auto content = all.begin() + static_cast<std::ptrdiff_t>(begin_);
-    const auto content_end = content + static_cast<std::ptrdiff_t>(bytes_);
+  /// What the block holds is here after Wait.
+  void StartRead() {
+    image_ = Uninitialized();
+    runner_.CopyOut(image_.get(), base_, total_);
+  }
+  /// The same for the guards alone.
+  void StartReadOfGuards() {
+    image_ = Uninitialized();
+    runner_.CopyOut(image_.get(), base_, begin_);
+    runner_.CopyOut(image_.get() + begin_ + bytes_, base_ + begin_ + bytes_, kGuardBytes);
+  }
+  void CheckGuards(const char* name) const {
+    const std::byte* begin = image_.get();
+    const std::byte* content_begin = begin + begin_;
+    const std::byte* content_end = content_begin + bytes_;
+    const std::byte* end = content_end + kGuardBytes;
     const auto changed = [](std::byte byte) { return byte != kGuard; };
-    if (const auto at = std::find_if(all.begin(), content, changed); at != content) {
-      ADD_FAILURE() << name << ": a byte " << content - at << " before the tensor was overwritten";
+    const std::byte* before = std::find_if(begin, content_begin, changed);
+    if (before != content_begin) {
+      ADD_FAILURE() << name << ": a byte " << content_begin - before
+                    << " before the tensor was overwritten";
     }
-    if (const auto at = std::find_if(content_end, all.end(), changed); at != all.end()) {
-      ADD_FAILURE() << name << ": byte " << at - content_end
+    if (const std::byte* after = std::find_if(content_end, end, changed); after != end) {
+      ADD_FAILURE() << name << ": byte " << after - content_end
                     << " past the end of the tensor was overwritten";
     }
-    return std::vector<std::byte>(content, content_end);
   }
+  std::span<const std::byte> content() const { return {image_.get() + begin_, bytes_}; }
 
  private:
+  std::unique_ptr<std::byte[]> Uninitialized() const {
+    return std::make_unique_for_overwrite<std::byte[]>(total_);
+  }
+
   NormRunner& runner_;
   size_t begin_;
   size_t bytes_;
   size_t total_;
   std::byte* base_;
+  std::unique_ptr<std::byte[]> image_;
 };
 
 /// A call whose tensors were copied to backend memory.
@@ -189,13 +221,14 @@ class NormRunner::PlacedCall {
       GuardedBlock* block = nullptr;
       if (same != mappings_.end()) {
         block = same->block;
+        if (field.input != nullptr) runner.CopyIn(block->data(), host, field.bytes);
       } else {
         blocks_.push_back(std::make_unique<GuardedBlock>(
-            runner, field.bytes, placement.misaligned_elements * field.element_bytes));
+            runner, field.bytes, placement.misaligned_elements * field.element_bytes,
+            field.input != nullptr ? host : nullptr));
         block = blocks_.back().get();
       }
       if (field.input != nullptr) {
-        runner.CopyIn(block->data(), host, field.bytes);
         *field.input = block->data();
       } else {
         *field.output = block->data();
@@ -206,10 +239,16 @@ class NormRunner::PlacedCall {
 
   const NormCall& call() const { return call_; }
 
+  /// Before the Wait that Finish needs.
+  void StartReads() const {
+    for (const auto& block : blocks_) block->StartRead();
+  }
+
   /// Checks guards and inputs, and copies outputs back if the call succeeded.
   void Finish(const Status& status) const {
     for (const Mapping& mapping : mappings_) {
-      const std::vector<std::byte> content = mapping.block->Read(mapping.field.name);
+      mapping.block->CheckGuards(mapping.field.name);
+      const std::span<const std::byte> content = mapping.block->content();
       if (mapping.field.output != nullptr) {
         if (status.ok() && !content.empty()) {
           std::memcpy(const_cast<void*>(mapping.host), content.data(), content.size());
@@ -231,7 +270,7 @@ class NormRunner::PlacedCall {
   bool OutputsUntouched() const {
     return std::all_of(mappings_.begin(), mappings_.end(), [](const Mapping& mapping) {
       if (mapping.field.output == nullptr) return true;
-      const std::vector<std::byte> content = mapping.block->Read(mapping.field.name);
+      const std::span<const std::byte> content = mapping.block->content();
       return std::all_of(content.begin(), content.end(),
                          [](std::byte byte) { return byte == kGuard; });
     });
@@ -252,9 +291,12 @@ class NormRunner::PlacedCall {
 Status NormRunner::Run(const NormCall& host_call, Placement placement) {
   const PlacedCall placed(*this, host_call, placement);
   const size_t workspace_bytes = WorkspaceBytes(placed.call());
-  GuardedBlock workspace(*this, workspace_bytes, 0);
+  GuardedBlock workspace(*this, workspace_bytes, 0, nullptr);
   Status status = Execute(placed.call(), {workspace.data(), workspace_bytes});
-  workspace.Read("workspace");
+  workspace.StartReadOfGuards();
+  placed.StartReads();
+  Wait();
+  workspace.CheckGuards("workspace");
   placed.Finish(status);
   return status;
 }
@@ -267,9 +309,12 @@ Status NormRunner::RunSegments(const std::vector<NormCall>& host_calls) {
     calls.push_back(placed.back()->call());
   }
   const size_t workspace_bytes = SegmentsWorkspaceBytes(calls);
-  GuardedBlock workspace(*this, workspace_bytes, 0);
+  GuardedBlock workspace(*this, workspace_bytes, 0, nullptr);
   Status status = ExecuteSegments(calls, {workspace.data(), workspace_bytes});
-  workspace.Read("workspace");
+  workspace.StartReadOfGuards();
+  for (const auto& call : placed) call->StartReads();
+  Wait();
+  workspace.CheckGuards("workspace");
   for (const auto& call : placed) {
     call->Finish(status);
     if (!status.ok() && !call->OutputsUntouched()) {

@@ -57,11 +57,16 @@ class NormRunner {
   /// Backend memory, aligned to 256 bytes.
   virtual void* Allocate(size_t bytes) = 0;
   virtual void Free(void* data) = 0;
+  virtual void Fill(void* to, std::byte value, size_t bytes) = 0;
+  /// `host_from` may change once this returns.
   virtual void CopyIn(void* to, const void* host_from, size_t bytes) = 0;
+  /// `host_to` is there after Wait.
   virtual void CopyOut(void* host_to, const void* from, size_t bytes) = 0;
+  /// Returns when everything so far is complete.
+  virtual void Wait() = 0;
   /// `call` has backend pointers.
   virtual size_t WorkspaceBytes(const NormCall& call) = 0;
-  /// Returns when the work is complete.
+  /// The work is complete after Wait.
   virtual Status Execute(const NormCall& call, Workspace workspace) = 0;
   virtual size_t SegmentsWorkspaceBytes(const std::vector<NormCall>& calls) = 0;
   virtual Status ExecuteSegments(const std::vector<NormCall>& calls, Workspace workspace) = 0;

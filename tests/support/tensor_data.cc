@@ -2,7 +2,6 @@
 
 #include <cmath>
 #include <limits>
-#include <numbers>
 
 namespace norm::testing {
 namespace {
@@ -13,21 +12,64 @@ class Random {
   explicit Random(uint64_t seed) : state_(seed) {}
 
   /// In (0, 1).
-  double Unit() {
+  double Unit() { return (static_cast<double>(Bits() >> 11) + 0.5) * 0x1p-53; }
+  double Normal() {
+    static const Ziggurat ziggurat;
+    while (true) {
+      const uint64_t bits = Bits();
+      const size_t strip = bits % Ziggurat::kStrips;
+      const double unit = static_cast<double>(static_cast<int64_t>(bits) >> 11) * 0x1p-52;
+      const double value = unit * ziggurat.edge[strip];
+      if (std::fabs(value) < ziggurat.edge[strip + 1]) return value;
+      if (strip == 0) return std::copysign(Tail(), unit);
+      const double top = ziggurat.density[strip + 1];
+      const double bottom = ziggurat.density[strip];
+      if (bottom + Unit() * (top - bottom) < Ziggurat::Density(value)) return value;
+    }
+  }
+
+ private:
+  /// Marsaglia and Tsang: strips of equal area under exp(-x^2 / 2). Strip 0 holds the tail past
+  /// kTail, and its edge is as far out as its area asks for.
+  struct Ziggurat {
+    static constexpr size_t kStrips = 128;
+    static constexpr double kTail = 3.442619855899;
+    static constexpr double kArea = 9.91256303526217e-3;
+
+    static double Density(double x) { return std::exp(-0.5 * x * x); }
+
+    Ziggurat() {
+      edge[0] = kArea / Density(kTail);
+      edge[1] = kTail;
+      for (size_t i = 2; i < kStrips; ++i) {
+        edge[i] = std::sqrt(-2.0 * std::log(kArea / edge[i - 1] + Density(edge[i - 1])));
+      }
+      edge[kStrips] = 0.0;
+      for (size_t i = 0; i <= kStrips; ++i) density[i] = Density(edge[i]);
+    }
+
+    double edge[kStrips + 1];
+    double density[kStrips + 1];
+  };
+
+  uint64_t Bits() {
     state_ += 0x9E3779B97F4A7C15u;
     uint64_t z = state_;
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
     z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
-    z ^= z >> 31;
-    return (static_cast<double>(z >> 11) + 0.5) * 0x1p-53;
+    return z ^ (z >> 31);
   }
-  /// Box and Muller.
-  double Normal() {
-    const double radius = std::sqrt(-2.0 * std::log(Unit()));
-    return radius * std::cos(2.0 * std::numbers::pi * Unit());
+  /// A normal value past kTail.
+  double Tail() {
+    double x = 0.0;
+    double y = 0.0;
+    do {
+      x = -std::log(Unit()) / Ziggurat::kTail;
+      y = -std::log(Unit());
+    } while (2.0 * y < x * x);
+    return Ziggurat::kTail + x;
   }
 
- private:
   uint64_t state_;
 };
 

@@ -14,6 +14,8 @@ constexpr BatchNormShape kShapes[] = {
     {32, 64, 50176, BatchNormLayout::kNhwc}, {256, 512, 784, BatchNormLayout::kNhwc},
     {8192, 1024, 1, BatchNormLayout::kNchw}, {32768, 64, 1, BatchNormLayout::kNchw},
     {90, 520, 50, BatchNormLayout::kNhwc},   {5, 36, 3500, BatchNormLayout::kNhwc},
+    {60000, 96, 1, BatchNormLayout::kNhwc},  {150, 40000, 1, BatchNormLayout::kNhwc},
+    {500, 60000, 1, BatchNormLayout::kNhwc},
 };
 
 void ExpectSound(const RowsPlan& plan, const BatchNormShape& shape, int tensors, DType dtype) {
@@ -21,25 +23,34 @@ void ExpectSound(const RowsPlan& plan, const BatchNormShape& shape, int tensors,
   const int64_t rows = shape.batch * shape.spatial;
   EXPECT_EQ(grid.rows, rows);
   EXPECT_EQ(grid.channels, shape.channels);
-  EXPECT_GE(int64_t{grid.items} * grid.slice_channels, shape.channels);
-  EXPECT_LT((grid.items - 1) * grid.slice_channels, shape.channels);
+  EXPECT_GE(int64_t{grid.sets} * grid.slice_channels, shape.channels);
+  EXPECT_LT((grid.sets - 1) * grid.slice_channels, shape.channels);
   EXPECT_GE(grid.chunks * grid.chunk_rows, rows);
   EXPECT_LT((grid.chunks - 1) * grid.chunk_rows, rows);
   EXPECT_LE(grid.chunk_rows, 256);
-  EXPECT_LE(grid.slice_channels, norm_device::kRowsMaxSliceChannels);
-  EXPECT_GE(grid.slice_channels * static_cast<int64_t>(DTypeSize(dtype)), 128);
+  EXPECT_EQ(grid.strips * grid.strip_channels, grid.slice_channels);
+  EXPECT_LE(grid.strip_channels, norm_device::kRowsStripChannels);
+  EXPECT_GE(grid.strip_channels * static_cast<int64_t>(DTypeSize(dtype)), 128);
+  EXPECT_GE(grid.groups, 1);
+  EXPECT_LE(grid.groups * grid.strips, norm_device::kRowsWarps);
+  EXPECT_GE(grid.set_blocks, 1);
+  EXPECT_LE(grid.sets * grid.set_blocks, kH200.sm_count);
   EXPECT_LE(grid.stages, norm_device::kRowsMaxStages);
-  EXPECT_LE(grid.kept, grid.stages);
-  EXPECT_LT(grid.flight, grid.stages);
-  EXPECT_EQ(grid.ring_offset % 128, 0);
-  EXPECT_GE(grid.ring_offset, norm_device::RowsFixedBytes(grid.slice_channels));
+  EXPECT_GE(grid.stages, 2);
+  EXPECT_LE(grid.gather, norm_device::kRowsMaxGather);
+  EXPECT_GE(grid.gather * (grid.shared_totals ? grid.set_blocks : 1), grid.slice_channels);
+  if (!grid.shared_totals) {
+    EXPECT_EQ(grid.strips, 1);
+    EXPECT_LE(tensors * (norm_device::kRowsMaxGather + grid.gather) * 16,
+              norm_device::RowsAreaBytes(tensors));
+  }
+  EXPECT_EQ(norm_device::RowsRingOffset(tensors) % 128, 0);
   EXPECT_EQ(plan.launch.dynamic_shared_bytes,
-            grid.ring_offset +
-                int64_t{grid.stages} * tensors *
+            norm_device::RowsRingOffset(tensors) +
+                int64_t{grid.stages} * norm_device::kRowsWarps *
                     norm_device::RowsChunkBytes(tensors, static_cast<int>(DTypeSize(dtype))));
   EXPECT_LE(plan.launch.dynamic_shared_bytes, kH200.max_shared_bytes);
-  EXPECT_LE(plan.launch.blocks_x, grid.chunks);  // none without rows
-  EXPECT_EQ(plan.launch.blocks_x, kH200.sm_count);
+  EXPECT_EQ(plan.launch.blocks_x, grid.sets * grid.set_blocks);
   EXPECT_TRUE(plan.launch.cooperative);
 }
 
@@ -49,14 +60,25 @@ TEST(BatchNormRowsPlanTest, EveryPlanIsSound) {
       SCOPED_TRACE(::testing::Message() << shape.channels << " " << DTypeName(dtype));
       const std::optional<RowsPlan> forward = PlanRowsForward(shape, dtype, kH200);
       const std::optional<RowsPlan> backward = PlanRowsBackward(shape, dtype, kH200);
-      if (shape.channels != 36 || dtype == DType::kF32) {
-        ASSERT_TRUE(forward.has_value());
-        ASSERT_TRUE(backward.has_value());
-      }
-      if (forward.has_value()) ExpectSound(*forward, shape, 1, dtype);
-      if (backward.has_value()) ExpectSound(*backward, shape, 2, dtype);
+      ASSERT_TRUE(forward.has_value());
+      ASSERT_TRUE(backward.has_value());
+      ExpectSound(*forward, shape, 1, dtype);
+      ExpectSound(*backward, shape, 2, dtype);
     }
   }
+}
+
+TEST(BatchNormRowsPlanTest, SlicesFillTheDevice) {
+  const auto slices = [](int64_t rows, int64_t channels, DType dtype) {
+    return PlanRowsForward({rows, channels, 1, BatchNormLayout::kNhwc}, dtype, kH200)->grid;
+  };
+  EXPECT_EQ(slices(25088, 512, DType::kF32).sets, 8);
+  EXPECT_EQ(slices(25088, 512, DType::kBF16).sets, 8);
+  EXPECT_EQ(slices(200704, 512, DType::kBF16).sets, 4);
+  EXPECT_EQ(slices(6272, 2048, DType::kF32).sets, 16);
+  EXPECT_EQ(slices(800000, 64, DType::kF32).sets, 1);
+  EXPECT_EQ(slices(60000, 96, DType::kF32).sets, 1);  // not a half empty second set
+  EXPECT_EQ(slices(500, 60000, DType::kF32).sets, 30);
 }
 
 TEST(BatchNormRowsPlanTest, OtherTensorsAreLeftToOtherKernels) {
@@ -66,33 +88,19 @@ TEST(BatchNormRowsPlanTest, OtherTensorsAreLeftToOtherKernels) {
   BatchNormShape shape = good;
   shape.layout = BatchNormLayout::kNchw;
   EXPECT_FALSE(PlanRowsForward(shape, DType::kF32, kH200).has_value());
-  EXPECT_FALSE(PlanRowsScale(shape, DType::kF32).has_value());
   shape = good;
   shape.channels = 66;
   EXPECT_FALSE(PlanRowsForward(shape, DType::kF32, kH200).has_value());
-  EXPECT_TRUE(PlanRowsScale(shape, DType::kF32).has_value());
+  shape = {500, 160000, 1, BatchNormLayout::kNhwc};
+  EXPECT_FALSE(PlanRowsForward(shape, DType::kF32, kH200).has_value());
   shape = good;
   shape.batch = 0;
   EXPECT_FALSE(PlanRowsForward(shape, DType::kF32, kH200).has_value());
-  EXPECT_FALSE(PlanRowsScale(shape, DType::kF32).has_value());
   DeviceTraits before_hopper = kH200;
   before_hopper.compute_capability = 80;
   EXPECT_FALSE(PlanRowsForward(good, DType::kF32, before_hopper).has_value());
   EXPECT_FALSE(
       PlanRowsForward({100, 64, 1, BatchNormLayout::kNhwc}, DType::kF32, kH200).has_value());
-}
-
-TEST(BatchNormRowsPlanTest, InferenceCoversEveryRow) {
-  for (int64_t channels : {1, 3, 4, 64, 2048, 100000}) {
-    const BatchNormShape shape = {1000, channels, 3, BatchNormLayout::kNhwc};
-    const std::optional<RowsScalePlan> plan = PlanRowsScale(shape, DType::kBF16);
-    ASSERT_TRUE(plan.has_value());
-    EXPECT_EQ(channels % plan->granule, 0);
-    EXPECT_GE(plan->launch.blocks_y * norm_device::kRowsScaleThreads * plan->granule, channels);
-    EXPECT_LE(plan->launch.blocks_y, kMaxBlocksY);
-    EXPECT_GE(plan->launch.blocks_x * plan->lanes * norm_device::kRowsScaleUnroll, 3000);
-    EXPECT_LE(plan->columns * plan->lanes, norm_device::kRowsScaleThreads);
-  }
 }
 
 }  // namespace

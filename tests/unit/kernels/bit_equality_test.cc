@@ -112,39 +112,53 @@ TEST_P(BitEqualityTest, GradientsAreEqualRunToRun) {
 }
 
 // Case 15 at its own size; LayerNorm, which has all three gradients, as often as the case says.
-TEST(RepeatedGradientsTest, AreEqualInFiftyRuns) {
-  constexpr int64_t kRows = 8192;
-  constexpr int64_t kHidden = 1024;
-  const DTypePair f32{DType::kF32, DType::kF32};
-  const std::unique_ptr<NormRunner> runner = MakeTestRunner();
-  const auto expect_equal_runs = [&](const auto& problem, int runs) {
-    const auto first = RunCase(*runner, problem);
+class RepeatedGradientsTest : public ::testing::Test {
+ protected:
+  static constexpr int64_t kRows = 8192;
+  static constexpr int64_t kHidden = 1024;
+  static constexpr DTypePair kF32 = {DType::kF32, DType::kF32};
+
+  template <typename Case>
+  void ExpectEqualRuns(const Case& problem, int runs) {
+    const auto first = RunCase(*runner_, problem);
     for (int run = 1; run < runs; ++run) {
-      const auto again = RunCase(*runner, problem);
+      const auto again = RunCase(*runner_, problem);
       ASSERT_EQ(again.dx, first.dx) << "run " << run;
       ASSERT_EQ(again.dweight, first.dweight) << "run " << run;
       ASSERT_EQ(again.dbias, first.dbias) << "run " << run;
     }
-  };
-  for (Op op : {Op::kRmsNorm, Op::kLayerNorm}) {
-    SCOPED_TRACE(OpName(op));
+  }
+  static RowBackwardCase MakeRows(Op op) {
     RowBackwardCase rows;
     rows.op = op;
     rows.rows = kRows;
     rows.hidden_size = kHidden;
-    rows.dtypes = f32;
+    rows.dtypes = kF32;
     rows.x = MakeData(DataKind::kNormal, kRows, kHidden, DType::kF32, 76);
     rows.dy = MakeData(DataKind::kNormal, kRows, kHidden, DType::kF32, 77);
     rows.weight = MakeNormal(kHidden, 1.0, 0.5, DType::kF32, 78);
     rows.statistics = SavedStatistics::kRecomputed;
-    expect_equal_runs(rows, op == Op::kLayerNorm ? 50 : 10);
+    return rows;
   }
+
+  std::unique_ptr<NormRunner> runner_ = MakeTestRunner();
+};
+
+TEST_F(RepeatedGradientsTest, OfLayerNormAreEqualInFiftyRuns) {
+  ExpectEqualRuns(MakeRows(Op::kLayerNorm), 50);
+}
+
+TEST_F(RepeatedGradientsTest, OfRmsNormAreEqualInTenRuns) {
+  ExpectEqualRuns(MakeRows(Op::kRmsNorm), 10);
+}
+
+TEST_F(RepeatedGradientsTest, OfBatchNormAreEqualInTenRuns) {
   BatchBackwardCase channels;
   channels.shape = {kRows, kHidden, 1, BatchNormLayout::kNchw};
-  channels.dtypes = f32;
+  channels.dtypes = kF32;
   channels.x = MakeNormal(kRows * kHidden, 1.0, 2.0, DType::kF32, 76);
   channels.dy = MakeNormal(kRows * kHidden, 0.0, 1.0, DType::kF32, 77);
-  expect_equal_runs(channels, 10);
+  ExpectEqualRuns(channels, 10);
 }
 
 // Case 24.

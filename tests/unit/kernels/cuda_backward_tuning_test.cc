@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "row_norm/row_norm_backward_tuning.h"
+#include "row_norm/row_norm_strip_device.h"
 
 namespace norm::internal {
 namespace {
@@ -44,7 +45,7 @@ class RowBackwardTuningTest : public ::testing::TestWithParam<DeviceTraits> {
                          << (kind == RowKind::kRms ? "rms " : "layer ") << DTypeName(dtype) << " "
                          << hidden_size << ", " << ring_tensors << " tensors");
             check(PlanRowBackward(kind, hidden_size, dtype, ring_tensors, GetParam()), hidden_size,
-                  dtype, kind);
+                  dtype, kind, ring_tensors);
             if (::testing::Test::HasFailure()) return;
           }
         }
@@ -59,10 +60,16 @@ int64_t HeldColumns(const RowBackwardPlan& plan, DType dtype) {
   switch (plan.method) {
     case RowBackwardMethod::kTiles:
       return plan.lanes * plan.granules * granule;
+    case RowBackwardMethod::kGroups:
+      return plan.group_warps * 32 * plan.granules * granule;
     case RowBackwardMethod::kBlock:
     case RowBackwardMethod::kCluster:
       return std::min<int64_t>(plan.columns, plan.threads * plan.granules * granule) *
              plan.cluster_blocks;
+    case RowBackwardMethod::kLong:
+      return plan.tensor_bytes / 16 * plan.granules * granule * plan.cluster_blocks;
+    case RowBackwardMethod::kStrips:
+      return norm_device::kStripShapes[plan.granules].MaxHidden();
     case RowBackwardMethod::kCarefulWarp:
       return 32 * norm_device::kCarefulElements;
     case RowBackwardMethod::kCarefulBlock:
@@ -73,28 +80,100 @@ int64_t HeldColumns(const RowBackwardPlan& plan, DType dtype) {
   return INT64_MAX;
 }
 
+void CheckGroups(const RowBackwardPlan& plan, int64_t hidden_size, DType dtype, RowKind kind) {
+  EXPECT_EQ(plan.threads, plan.groups * plan.group_warps * 32);
+  EXPECT_LE(plan.groups * plan.group_warps, norm_device::kMaxGroupWarps);
+  EXPECT_LE(plan.groups * plan.stages, norm_device::kMaxGroupStages);
+  // Two stages at least: one is at work until the next row's sums have met.
+  EXPECT_GE(plan.stages, 2);
+  EXPECT_EQ(plan.rows_per_block, plan.groups);
+  // What lies past a row in its stage reads as zero: it must be there, for every thread.
+  const int64_t covered = HeldColumns(plan, dtype);
+  EXPECT_GE(plan.tensor_bytes, covered * static_cast<int64_t>(DTypeSize(dtype)));
+  EXPECT_GE(covered, hidden_size);
+  const int64_t gradients = kind == RowKind::kLayer ? 2 : 1;
+  if (plan.column_totals_offset < 0) {
+    EXPECT_EQ(plan.direct_rows, 0);
+    EXPECT_LE(plan.max_partial_stages, 64);
+  } else {
+    EXPECT_EQ(plan.column_totals_offset % 16, 0);
+    EXPECT_GE(plan.shared_bytes - plan.column_totals_offset, covered * 4 * gradients);
+  }
+}
+
+/// The parts of shared memory do not overlap; every thread has all its granules but perhaps the
+/// last one; the ring holds a row and what is under way.
+void CheckLongPlan(const RowBackwardPlan& plan, int64_t hidden_size, DType dtype, RowKind kind,
+                   int ring_tensors) {
+  const int64_t threads = plan.tensor_bytes / 16;
+  const int64_t row_granules = hidden_size * static_cast<int64_t>(DTypeSize(dtype)) / 16;
+  EXPECT_LE(threads, plan.threads - 32);
+  EXPECT_GT(threads, plan.threads - 64);
+  EXPECT_LE(threads * (plan.granules - 1), row_granules / plan.cluster_blocks);
+  EXPECT_GE(plan.stages, 2);
+  EXPECT_LE(plan.stages * plan.granules, norm_device::kMaxLongSlots);
+  const int warps = (plan.threads / 32 - 1) * plan.cluster_blocks;
+  EXPECT_GE(plan.exchange_offset, plan.stages * plan.granules * ring_tensors * plan.tensor_bytes);
+  EXPECT_GE(plan.careful_offset - plan.exchange_offset,
+            norm_device::ExchangeFloats(kind, warps) * 4);
+  EXPECT_EQ(plan.exchange_offset % 16, 0);
+  EXPECT_EQ(plan.careful_offset % 16, 0);
+  EXPECT_GE(plan.weights_offset - plan.careful_offset, 2 * norm_device::CarefulDoubles(warps) * 8);
+  EXPECT_EQ(plan.weights_offset % 16, 0);
+  const bool keeps_weights = kind == RowKind::kLayer && DTypeSize(dtype) == 2;
+  EXPECT_GE(plan.shared_bytes - plan.weights_offset,
+            keeps_weights ? 2 * plan.granules * plan.tensor_bytes : 0);
+}
+
+void CheckStrips(const RowBackwardPlan& plan, RowKind kind) {
+  const norm_device::StripShape& shape = norm_device::kStripShapes[plan.granules];
+  const norm_device::StripBackwardBytes bytes(shape, kind);
+  EXPECT_GE(plan.columns, shape.Elements());
+  EXPECT_EQ(plan.threads % shape.GroupThreads(), 0);
+  EXPECT_LE(plan.threads, norm_device::kStripBackwardThreads);
+  const int groups = plan.threads / shape.GroupThreads();
+  EXPECT_GE(plan.stages, shape.warps > 1 ? 3 : 2);
+  EXPECT_EQ(plan.tensor_bytes % norm_device::kTileLineBytes, 0);
+  const int64_t ring = std::max<int64_t>(2 * plan.stages * plan.tensor_bytes, bytes.sums);
+  EXPECT_GE(plan.shared_bytes, bytes.totals + groups * (bytes.group + ring));
+  EXPECT_LE(plan.tile_rows, 32);
+}
+
 TEST_P(RowBackwardTuningTest, EveryRowFitsItsThreads) {
-  ForEachPlan([&](const RowBackwardPlan& plan, int64_t hidden_size, DType dtype, RowKind) {
+  ForEachPlan([&](const RowBackwardPlan& plan, int64_t hidden_size, DType dtype, RowKind, int) {
     EXPECT_GE(HeldColumns(plan, dtype), hidden_size);
     EXPECT_EQ(plan.threads % 32, 0);
     EXPECT_GT(plan.threads, 0);
     EXPECT_LE(plan.threads, 512);
     EXPECT_GE(plan.max_row_blocks, 1);
     EXPECT_EQ(plan.wide, hidden_size * static_cast<int64_t>(DTypeSize(dtype)) % 16 == 0);
-    EXPECT_EQ(plan.UsesRing(), plan.method <= RowBackwardMethod::kCluster);
+    EXPECT_EQ(plan.UsesRing(), plan.method <= RowBackwardMethod::kStrips);
   });
 }
 
 TEST_P(RowBackwardTuningTest, RingsKeepTheDevicesLimits) {
-  ForEachPlan([&](const RowBackwardPlan& plan, int64_t hidden_size, DType dtype, RowKind kind) {
+  ForEachPlan([&](const RowBackwardPlan& plan, int64_t hidden_size, DType dtype, RowKind kind,
+                  int ring_tensors) {
     if (!plan.UsesRing()) return;
     EXPECT_LE(plan.shared_bytes, GetParam().max_shared_bytes);
+    EXPECT_EQ(plan.tensor_bytes % 16, 0);
+    if (plan.method == RowBackwardMethod::kLong) {
+      CheckLongPlan(plan, hidden_size, dtype, kind, ring_tensors);
+      return;
+    }
     EXPECT_GE(plan.stages, 1);
     EXPECT_LE(plan.stages, 8);
-    EXPECT_EQ(plan.tensor_bytes % 16, 0);
     const auto element_bytes = static_cast<int64_t>(DTypeSize(dtype));
     EXPECT_GE(plan.tensor_bytes, std::max(1, plan.tile_rows) * plan.columns * element_bytes + 15);
     EXPECT_LE(plan.column_totals_offset, plan.shared_bytes);
+    if (plan.method == RowBackwardMethod::kGroups) {
+      CheckGroups(plan, hidden_size, dtype, kind);
+      return;
+    }
+    if (plan.method == RowBackwardMethod::kStrips) {
+      CheckStrips(plan, kind);
+      return;
+    }
     if (plan.method == RowBackwardMethod::kTiles) {
       EXPECT_EQ(plan.tile_rows % (2 * (32 / plan.lanes)), 0);
       EXPECT_LE(plan.tile_rows, 32);
@@ -117,11 +196,15 @@ TEST_P(RowBackwardTuningTest, RingsKeepTheDevicesLimits) {
 }
 
 TEST_P(RowBackwardTuningTest, RowsDecideOnlyHowManyBlocksAreLaunched) {
-  ForEachPlan([&](const RowBackwardPlan& plan, int64_t, DType, RowKind) {
+  ForEachPlan([&](const RowBackwardPlan& plan, int64_t, DType, RowKind, int) {
     for (int64_t rows : {int64_t{1}, int64_t{2}, int64_t{65}, int64_t{70000}, int64_t{1} << 33}) {
-      const RowBackwardLaunch launch = LaunchRowBackward(plan, rows);
+      const RowBackwardLaunch launch = LaunchRowBackward(plan, rows, true);
       EXPECT_EQ(launch.config.blocks_x, launch.row_blocks * plan.cluster_blocks);
       EXPECT_LE(launch.row_blocks, plan.max_row_blocks);
+      if (launch.direct) {
+        EXPECT_EQ(launch.row_blocks, 1);
+        EXPECT_EQ(launch.block_partials, 1);
+      }
       EXPECT_LE(launch.config.blocks_x, kMaxBlocksX);
       EXPECT_EQ(launch.config.threads_x, plan.threads);
       EXPECT_EQ(launch.config.dynamic_shared_bytes, plan.shared_bytes);
@@ -134,6 +217,18 @@ TEST_P(RowBackwardTuningTest, RowsDecideOnlyHowManyBlocksAreLaunched) {
   });
 }
 
+TEST_P(RowBackwardTuningTest, FewRowsNeedNoPartialRowsWhereDweightIsWanted) {
+  const auto launch = [&](int64_t rows, bool sums_columns) {
+    const RowBackwardPlan plan = PlanRowBackward(RowKind::kRms, 2048, DType::kBF16, 2, GetParam());
+    return LaunchRowBackward(plan, rows, sums_columns);
+  };
+  EXPECT_TRUE(launch(1, true).direct);
+  EXPECT_EQ(launch(1, true).config.blocks_x, 1);
+  EXPECT_FALSE(launch(1, false).direct);
+  EXPECT_FALSE(launch(8192, true).direct);
+  EXPECT_EQ(launch(8192, true).config.blocks_x, GetParam().sm_count);
+}
+
 INSTANTIATE_TEST_SUITE_P(Devices, RowBackwardTuningTest, ::testing::ValuesIn(kDevices),
                          [](const auto& named) {
                            return "sm_" + std::to_string(named.param.compute_capability);
@@ -143,15 +238,40 @@ TEST(RowBackwardMethodTest, ChangesAtTheDocumentedSizes) {
   const auto method = [](int64_t hidden_size, DType dtype, const DeviceTraits& device = kHopper) {
     return PlanRowBackward(RowKind::kLayer, hidden_size, dtype, 2, device).method;
   };
-  EXPECT_EQ(method(512, DType::kF32), RowBackwardMethod::kTiles);
+  EXPECT_EQ(method(256, DType::kF32), RowBackwardMethod::kTiles);
+  EXPECT_EQ(method(512, DType::kF32), RowBackwardMethod::kGroups);
   EXPECT_EQ(method(513, DType::kF32), RowBackwardMethod::kBlock);
-  EXPECT_EQ(method(4096, DType::kBF16), RowBackwardMethod::kBlock);
-  EXPECT_EQ(method(65536, DType::kF32), RowBackwardMethod::kCluster);
+  EXPECT_EQ(method(516, DType::kF32), RowBackwardMethod::kGroups);
+  EXPECT_EQ(method(4096, DType::kBF16), RowBackwardMethod::kGroups);
+  EXPECT_EQ(method(8192, DType::kBF16), RowBackwardMethod::kGroups);
+  EXPECT_EQ(method(8192, DType::kBF16, kAmpere), RowBackwardMethod::kGroups);
+  EXPECT_EQ(method(8200, DType::kBF16), RowBackwardMethod::kLong);
+  EXPECT_EQ(method(8201, DType::kBF16), RowBackwardMethod::kCluster);
+  EXPECT_EQ(method(65536, DType::kF32), RowBackwardMethod::kLong);
+  EXPECT_EQ(method(262144, DType::kBF16), RowBackwardMethod::kLong);
+  EXPECT_EQ(method(511, DType::kBF16), RowBackwardMethod::kTiles);
+  EXPECT_EQ(method(513, DType::kBF16), RowBackwardMethod::kStrips);
+  EXPECT_EQ(method(4385, DType::kF16), RowBackwardMethod::kStrips);
+  EXPECT_EQ(method(4386, DType::kF16), RowBackwardMethod::kBlock);
   EXPECT_EQ(method(262144, DType::kF32), RowBackwardMethod::kStreaming);
   EXPECT_EQ(method(65536, DType::kBF16, kAmpere), RowBackwardMethod::kStreaming);
   EXPECT_EQ(method(256, DType::kF64), RowBackwardMethod::kCarefulWarp);
   EXPECT_EQ(method(257, DType::kF64), RowBackwardMethod::kCarefulBlock);
   EXPECT_EQ(method(4097, DType::kF64), RowBackwardMethod::kStreaming);
+}
+
+TEST(FinalizeTuningTest, EveryColumnHasAThread) {
+  for (bool partials_are_f64 : {false, true}) {
+    for (int64_t hidden_size : HiddenSizes()) {
+      const norm_device::FinalizeShape shape =
+          norm_device::FinalizeShapeOf(hidden_size, partials_are_f64);
+      EXPECT_EQ(norm_device::kFinalizeThreads % shape.lanes, 0);
+      EXPECT_EQ(hidden_size % shape.columns, 0);
+      // Threads of a column share its partial rows out evenly.
+      EXPECT_EQ(norm_device::kFinalizeThreads / shape.lanes % shape.columns, 0);
+      EXPECT_LE(norm_device::kFinalizeThreads / shape.block_columns(), 32);
+    }
+  }
 }
 
 TEST(ColumnTuningTest, StripsCoverEveryRow) {

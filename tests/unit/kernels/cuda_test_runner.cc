@@ -2,15 +2,19 @@
 // executable is skipped, and says why.
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <span>
 #include <string>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "norm/cuda/copy.h"
 #include "norm/cuda/device_buffer.h"
 #include "norm/cuda/device_info.h"
+#include "norm/cuda/pinned_buffer.h"
 #include "norm/cuda/stream.h"
 #include "tests/support/test_runner.h"
 
@@ -83,6 +87,66 @@ struct CudaCalls {
 
 void Check(const Status& status) { EXPECT_TRUE(status.ok()) << status.message(); }
 
+/// Device memory and page-locked host memory that every test of the process uses: a call then needs
+/// neither an allocation nor more than one wait.
+class Arena {
+ public:
+  static constexpr size_t kDeviceBytes = size_t{64} << 20;
+  static constexpr size_t kStagingBytes = size_t{32} << 20;
+
+  /// Never destroyed: the runtime may end before.
+  static Arena& OfProcess() {
+    static Arena* const arena = new Arena;
+    return *arena;
+  }
+
+  /// Null where the rest is too small, or where each tensor is to have an allocation of its own for
+  /// a tool that watches their ends.
+  void* Allocate(size_t bytes) {
+    const size_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    if (separate_ || device_used_ + rounded > device_.size_bytes()) return nullptr;
+    void* data = static_cast<std::byte*>(device_.data()) + device_used_;
+    device_used_ += rounded;
+    ++blocks_;
+    return data;
+  }
+  /// Whether `data` came from Allocate.
+  bool Free(void* data) {
+    const auto* begin = static_cast<const std::byte*>(device_.data());
+    if (data < begin || data >= begin + device_.size_bytes()) return false;
+    if (--blocks_ == 0) device_used_ = 0;
+    return true;
+  }
+
+  /// Null where the rest is too small.
+  std::byte* Stage(size_t bytes) {
+    if (staging_used_ + bytes > staging_.size_bytes()) return nullptr;
+    std::byte* data = staging_.data() + staging_used_;
+    staging_used_ += bytes;
+    return data;
+  }
+  void ReleaseStaging() { staging_used_ = 0; }
+
+ private:
+  static constexpr size_t kAlignment = 256;
+
+  Arena() : separate_(std::getenv("NORM_TEST_SEPARATE_ALLOCATIONS") != nullptr) {
+    Result<cuda::DeviceBuffer> device = cuda::DeviceBuffer::Allocate(kDeviceBytes, 0);
+    Result<cuda::PinnedBuffer> staging = cuda::PinnedBuffer::Allocate(kStagingBytes);
+    Check(device.status());
+    Check(staging.status());
+    if (device.ok()) device_ = std::move(device).value();
+    if (staging.ok()) staging_ = std::move(staging).value();
+  }
+
+  bool separate_;
+  cuda::DeviceBuffer device_;
+  cuda::PinnedBuffer staging_;
+  size_t device_used_ = 0;
+  size_t staging_used_ = 0;
+  int blocks_ = 0;
+};
+
 class CudaRunner : public NormRunner {
  public:
   explicit CudaRunner(cuda::Stream stream) : stream_(std::move(stream)) {}
@@ -91,6 +155,7 @@ class CudaRunner : public NormRunner {
 
  protected:
   void* Allocate(size_t bytes) override {
+    if (void* data = arena_.Allocate(bytes); data != nullptr) return data;
     Result<cuda::DeviceBuffer> buffer = cuda::DeviceBuffer::Allocate(bytes, stream_.device());
     Check(buffer.status());
     if (!buffer.ok()) return nullptr;
@@ -99,43 +164,75 @@ class CudaRunner : public NormRunner {
     return data;
   }
   void Free(void* data) override {
+    if (arena_.Free(data)) return;
     const auto buffer = buffers_.find(data);
     if (buffer == buffers_.end()) return;
     Check(buffer->second.Close());
     buffers_.erase(buffer);
   }
+  void Fill(void* to, std::byte value, size_t bytes) override {
+    Check(cuda::FillAsync(to, value, bytes, stream_.view()));
+  }
   void CopyIn(void* to, const void* host_from, size_t bytes) override {
-    Check(cuda::CopyAsync(to, host_from, bytes, stream_.view()));
-    Check(stream_.view().Synchronize());
+    std::byte* staged = Stage(bytes);
+    if (staged != nullptr) {
+      std::memcpy(staged, host_from, bytes);
+      Check(cuda::CopyAsync(to, staged, bytes, stream_.view()));
+    } else {
+      Check(cuda::CopyAsync(to, host_from, bytes, stream_.view()));
+      Wait();
+    }
   }
   void CopyOut(void* host_to, const void* from, size_t bytes) override {
-    Check(cuda::CopyAsync(host_to, from, bytes, stream_.view()));
+    std::byte* staged = Stage(bytes);
+    if (staged != nullptr) staged_outputs_.push_back({host_to, staged, bytes});
+    Check(cuda::CopyAsync(staged != nullptr ? staged : host_to, from, bytes, stream_.view()));
+  }
+  void Wait() override {
     Check(stream_.view().Synchronize());
+    for (const StagedOutput& output : staged_outputs_) {
+      std::memcpy(output.host_to, output.staged, output.bytes);
+    }
+    staged_outputs_.clear();
+    arena_.ReleaseStaging();
   }
   size_t WorkspaceBytes(const NormCall& call) override {
     return std::visit([](const auto& args) { return CudaCalls::Bytes(args); }, call);
   }
   Status Execute(const NormCall& call, Workspace workspace) override {
-    const Status status = std::visit(
+    return std::visit(
         [&](const auto& args) { return CudaCalls::Call(args, workspace, stream_.view().handle()); },
         call);
-    Check(stream_.view().Synchronize());
-    return status;
   }
   size_t SegmentsWorkspaceBytes(const std::vector<NormCall>& calls) override {
     return VisitSegments(calls, [](auto segments) { return CudaCalls::SegmentsBytes(segments); });
   }
   Status ExecuteSegments(const std::vector<NormCall>& calls, Workspace workspace) override {
-    const Status status = VisitSegments(calls, [&](auto segments) {
+    return VisitSegments(calls, [&](auto segments) {
       return CudaCalls::CallSegments(segments, workspace, stream_.view().handle());
     });
-    Check(stream_.view().Synchronize());
-    return status;
   }
 
  private:
+  struct StagedOutput {
+    void* host_to;
+    const std::byte* staged;
+    size_t bytes;
+  };
+
+  /// Null where the copy has to do without.
+  std::byte* Stage(size_t bytes) {
+    if (bytes > Arena::kStagingBytes / 4) return nullptr;
+    std::byte* staged = arena_.Stage(bytes);
+    if (staged != nullptr) return staged;
+    Wait();
+    return arena_.Stage(bytes);
+  }
+
+  Arena& arena_ = Arena::OfProcess();
   cuda::Stream stream_;
   std::unordered_map<void*, cuda::DeviceBuffer> buffers_;
+  std::vector<StagedOutput> staged_outputs_;
 };
 
 }  // namespace

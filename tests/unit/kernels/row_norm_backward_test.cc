@@ -4,6 +4,7 @@
 
 #include "tests/support/row_norm_sweep.h"
 #include "tests/support/test_runner.h"
+#include "tests/support/tolerance.h"
 
 namespace norm::testing {
 namespace {
@@ -109,6 +110,32 @@ TEST_P(RowNormBackwardDataTest, MatchesReferenceForLargeMeansAndBigSums) {
         RunAndCheck(*runner, MakeCase(op, {3, 4099}, GetParam(), option, kind));
       }
     }
+  }
+}
+
+// dweight of one row is dy * (x - mean) * rstd: where x lies close to the mean, what rounding took
+// from the given mean is not small against x - mean.
+TEST(RowNormBackwardMeanTest, DweightOfOneRowIsRightWhereXIsCloseToTheMean) {
+  const std::unique_ptr<NormRunner> runner = MakeTestRunner();
+  for (int64_t hidden_size : {2048, 8192}) {
+    SCOPED_TRACE(hidden_size);
+    RowBackwardCase problem = MakeCase(Op::kLayerNorm, {1, hidden_size}, {DType::kF32, DType::kF32},
+                                       BackwardOption::kWeight, DataKind::kNormal);
+    for (double& x : problem.x) x = static_cast<float>(x + 0.25);
+    const RowBackwardOutputs out = RunCase(*runner, problem);
+    ASSERT_TRUE(out.status.ok()) << out.status.message();
+    reference::RowNormGradientProblem reference;
+    reference.kind = reference::RowKind::kLayer;
+    reference.rows = problem.rows;
+    reference.hidden_size = problem.hidden_size;
+    reference.eps = problem.eps;
+    reference.dy = problem.dy;
+    reference.x = problem.x;
+    reference.weight = problem.weight;
+    const reference::RowNormGradients want = reference::RowNormBackward(reference);
+    // No floor: 1e-6 of each term.
+    EXPECT_TRUE(Matches(Output::kDParameter, DType::kF32, ToValues(DType::kF32, out.dweight),
+                        {&want.dweight, [&](size_t i) { return want.dweight_magnitude[i]; }}));
   }
 }
 

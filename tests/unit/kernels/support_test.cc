@@ -24,8 +24,12 @@ class ScriptedRunner : public NormRunner {
  protected:
   void* Allocate(size_t bytes) override { return ::operator new(bytes); }
   void Free(void* data) override { ::operator delete(data); }
+  void Fill(void* to, std::byte value, size_t bytes) override {
+    std::memset(to, std::to_integer<int>(value), bytes);
+  }
   void CopyIn(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
   void CopyOut(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
+  void Wait() override {}
   size_t WorkspaceBytes(const NormCall&) override { return 0; }
   Status Execute(const NormCall& call, Workspace) override {
     script_(std::get<RmsNormForwardArgs>(call));

@@ -1,0 +1,12 @@
+// Row-norm backward of long rows for bf16 activations.
+#include "row_norm/row_norm_backward_long_kernels.cuh"
+
+namespace norm_device {
+
+template <>
+const void* LongBackwardKernel<BF16>(BackwardLaunchKind launch, RowKind kind,
+                                     const RingKernel& kernel) {
+  return SelectLongKernel<BF16>(launch, kind, kernel);
+}
+
+}  // namespace norm_device

@@ -1,0 +1,165 @@
+// The rings of long rows in shared memory, and the warp that keeps them filled.
+#pragma once
+
+#include <cstdint>
+
+#include "primitives/cluster.cuh"
+#include "primitives/row_reduce.cuh"
+#include "primitives/transfer_barrier.cuh"
+#include "row_norm/row_norm_backward_device.h"
+#include "row_norm/row_norm_backward_ring.cuh"
+#include "row_norm/row_norm_forward_ring_rows.cuh"
+#include "row_norm/row_norm_ring_shape.h"
+
+namespace norm_device {
+
+/// This block's place: which columns of which rows.
+struct LongPlace {
+  int rank;
+  int cluster;  // among those of the request
+  int rows;     // of this cluster
+  int first_granule;
+  int granules;
+  int threads;     // that have columns
+  int warps;       // they are in
+  int slot_bytes;  // a chunk of every tensor
+
+  __device__ LongPlace(const RingBackwardParams& p, int block, int granules_of_thread,
+                       int granule_elements) {
+    const RingShape shape({granules_of_thread, 1, 0},
+                          static_cast<int>(p.hidden_size) / granule_elements, p.cluster_blocks);
+    rank = block % p.cluster_blocks;
+    cluster = block / p.cluster_blocks;
+    rows = cluster < p.rows ? static_cast<int>((p.rows - cluster - 1) / p.row_blocks) + 1 : 0;
+    first_granule = shape.FirstGranule(rank);
+    granules = shape.FirstGranule(rank + 1) - first_granule;
+    threads = shape.threads;
+    warps = shape.warps;
+    slot_bytes = p.ring_tensors * p.tensor_bytes;
+  }
+};
+
+struct LongShared {
+  static constexpr int kRows = 32;  // more than rows are in the ring, or just left it
+
+  TransferBarrier full[kMaxLongSlots];
+  TransferBarrier empty[kMaxLongSlots];
+  TransferBarrier arrived[kExchangeTurns];
+  TransferBarrier again[2];  // sums in f64
+  float2 stats[kRows];       // rstd, mean
+
+  /// By one thread. A slot is full when its bytes and the row's statistics are there.
+  __device__ void Init(int warps) {
+#pragma unroll 1
+    for (int i = 0; i < kMaxLongSlots; ++i) {
+      full[i].Init(2);
+      empty[i].Init(warps);
+    }
+    again[0].Init(1);
+    again[1].Init(1);
+    TransferBarrier::FenceInit();
+    FenceBeforeBulkCopies();
+  }
+};
+
+/// A row in the ring, as one of the computing threads sees it.
+struct LongRingRow {
+  RingCursor place;
+  uint32_t first;    // granule of this thread
+  uint32_t barrier;  // of the first chunk; 0: not this thread's
+
+  __device__ void Begin(uint32_t ring, uint32_t barriers, int row_bytes, int row_barrier_bytes) {
+    first = ring + place.slot * row_bytes;
+    barrier = barriers == 0 ? 0 : barriers + place.slot * row_barrier_bytes;
+    // Held in registers, not computed again.
+    asm volatile("" : "+r"(first), "+r"(barrier));
+  }
+};
+
+template <typename X>
+class LongFeeder {
+ public:
+  __device__ LongFeeder(const RingBackwardParams& p, const LongPlace& place, LongShared& shared,
+                        uint32_t ring, int chunks, bool has_mean)
+      : p_(p),
+        place_(place),
+        shared_(shared),
+        ring_(ring),
+        chunks_(chunks),
+        slots_(p.stages * chunks),
+        has_mean_(has_mean),
+        all_(place.rows * chunks),
+        offset_((place.cluster * p.hidden_size) * kSize + place.first_granule * kPieceBytes) {}
+
+  /// Fills the ring for the first time. Needs no other warp or block.
+  __device__ void Start() {
+    if (threadIdx.x % kWarpThreads == 0) {
+#pragma unroll 1
+      for (int i = 0; i < slots_; ++i) Fill();
+    }
+  }
+  __device__ void Run() {
+    if (threadIdx.x % kWarpThreads == 0) {
+      RingCursor left;
+#pragma unroll 1
+      while (filled_ < all_) {
+        shared_.empty[left.slot].Wait(left.parity);
+        left.Advance(slots_);
+        Fill();
+      }
+    }
+  }
+
+ private:
+  static constexpr int64_t kSize = sizeof(StorageOf<X>);
+
+  __device__ void Fill() {
+    if (filled_ == all_) return;
+    ++filled_;
+    TransferBarrier& full = shared_.full[slot_];
+    const int first = chunk_ * place_.threads;
+    const int granules = max(0, min(place_.threads, place_.granules - first));
+    // Threads copy unaligned rows themselves.
+    const int bytes = p_.has_edges ? 0 : granules * kPieceBytes;
+    full.ArriveExpecting(p_.ring_tensors * bytes);
+    if (bytes > 0) {
+      const uint32_t slot = ring_ + slot_ * place_.slot_bytes;
+      const int64_t from = offset_ + first * kPieceBytes;
+#pragma unroll 1
+      for (int i = 0; i < p_.ring_tensors; ++i) {
+        StartBulkCopy(slot + i * p_.tensor_bytes, static_cast<const char*>(p_.tensors[i]) + from,
+                      bytes, full);
+      }
+    }
+    if (chunk_ == 0) {
+      const int64_t row = place_.cluster + row_ * p_.row_blocks;
+      float2& stats = shared_.stats[row_ % LongShared::kRows];
+      Ring::FillValue(&stats.x, p_.rstd + row);
+      if (has_mean_) Ring::FillValue(&stats.y, p_.mean + row);
+    }
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(full.Address())
+                 : "memory");
+    if (++slot_ == slots_) slot_ = 0;
+    if (++chunk_ == chunks_) {
+      chunk_ = 0;
+      ++row_;
+      offset_ += p_.row_blocks * p_.hidden_size * kSize;
+    }
+  }
+
+  const RingBackwardParams& p_;
+  const LongPlace& place_;
+  LongShared& shared_;
+  uint32_t ring_;
+  int chunks_;
+  int slots_;
+  bool has_mean_;
+  int all_;
+  int64_t offset_;  // of the row, in bytes
+  int filled_ = 0;
+  int slot_ = 0;
+  int chunk_ = 0;
+  int row_ = 0;
+};
+
+}  // namespace norm_device
