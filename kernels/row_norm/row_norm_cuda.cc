@@ -72,9 +72,8 @@ RowForwardParams DeviceParams(const RowNormForwardArgs& args) {
 
 /// Of a single request.
 RowLaunchKind LaunchKind(const RowForwardParams& params, RowNormKind kind, bool wide) {
-  const bool plain = wide && params.aligned && params.residual == nullptr &&
-                     !params.round_normalized && params.weight != nullptr &&
-                     (kind == RowNormKind::kRms || params.bias != nullptr);
+  const bool plain = kind == RowNormKind::kRms && wide && params.aligned &&
+                     params.residual == nullptr && !params.round_normalized;
   return plain ? RowLaunchKind::kPlain : RowLaunchKind::kSingle;
 }
 

@@ -123,8 +123,8 @@ using RowForwardSegments = SegmentTable<RowForwardParams, 30>;
 static_assert(sizeof(RowForwardSegments) <= kMaxKernelParameterBytes);
 
 /// What a kernel takes: one request with y in the type of x (RowForwardParams), or any requests
-/// (RowForwardSegments). kPlain: one of wide rows that is aligned, has a weight and, for kLayer, a
-/// bias, has no residual and rounds once; the bits are those of the kernel for any request.
+/// (RowForwardSegments). kPlain: one of wide rows that is aligned, has no residual and rounds once,
+/// kRms only; the bits are those of the kernel for any request.
 enum class RowLaunchKind : uint8_t { kSingle, kPlain, kSegments };
 
 /// One request through rings.

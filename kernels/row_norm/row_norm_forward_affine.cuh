@@ -30,11 +30,7 @@ class RowNormalizer {
 
   __device__ C operator()(C x) const {
     if constexpr (kKind == RowKind::kRms) return x * stats_.rstd;
-    return OfDeviation(x - stats_.mean);
-  }
-  /// From x - stats.mean.
-  __device__ C OfDeviation(C deviation) const {
-    return fma(deviation, stats_.rstd, scaled_correction_);
+    return fma(x - stats_.mean, stats_.rstd, scaled_correction_);
   }
 
  private:
@@ -99,16 +95,13 @@ class RowAffine {
     return aligned;
   }
 
-  /// y in the compute type. kCentred: x less stats.mean is given. `round_first`: of
-  /// round_normalized().
-  template <int V, bool kCentred, typename Granule>
+  /// y in the compute type. `round_first`: of round_normalized().
+  template <int V, typename Granule>
   __device__ void Apply(const Granule& x, const Words<V>& words,
                         const RowNormalizer<kKind, X>& normalize, bool round_first,
                         C (&y)[V]) const {
 #pragma unroll
-    for (int i = 0; i < V; ++i) {
-      y[i] = kCentred ? normalize.OfDeviation(x.Wide(i)) : normalize(x.Wide(i));
-    }
+    for (int i = 0; i < V; ++i) y[i] = normalize(x.Wide(i));
     if (round_first) {
       const auto rounded = PackedGranule<X, V>::Rounded(y);
 #pragma unroll

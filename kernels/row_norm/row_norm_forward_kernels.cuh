@@ -44,13 +44,10 @@ struct RowForwardMethods {
       case RowMethod::kRing:
       case RowMethod::kLongRing:
       case RowMethod::kStrips:
-        break;
+        break;  // kernels of their own
       case RowMethod::kStreaming:
         return reinterpret_cast<const void*>(&RowForwardStreaming < kLaunch, Pair, kKind,
                                              kWide ? kWideElements<X> : 1 >);
-      case RowMethod::kRing:
-      case RowMethod::kLongRing:
-        break;  // RowRingKernel
     }
     return nullptr;
   }
@@ -67,20 +64,12 @@ const void* SelectRowForward(RowKind kind, RowMethod method, bool wide) {
 }
 
 template <typename Pair>
-const void* SelectPlainRowForward(RowKind kind, RowMethod method) {
-  return kind == RowKind::kRms
-             ? RowForwardMethods<RowLaunchKind::kPlain, Pair, RowKind::kRms, true>::Select(method)
-             : RowForwardMethods<RowLaunchKind::kPlain, Pair, RowKind::kLayer, true>::Select(
-                   method);
-}
-
-template <typename Pair>
 const void* RowForwardKernel(RowLaunchKind launch, RowKind kind, RowMethod method, bool wide) {
   switch (launch) {
     case RowLaunchKind::kSingle:
       return SelectRowForward<RowLaunchKind::kSingle, Pair>(kind, method, wide);
     case RowLaunchKind::kPlain:
-      return SelectPlainRowForward<Pair>(kind, method);
+      return RowForwardMethods<RowLaunchKind::kPlain, Pair, RowKind::kRms, true>::Select(method);
     case RowLaunchKind::kSegments:
       break;
   }

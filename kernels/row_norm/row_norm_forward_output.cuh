@@ -30,7 +30,6 @@ __device__ void ForEachOutput(const RowForwardParams& p, const HeldRow<X, V, kGr
                               const RowAffine<Pair, kKind>& affine,
                               const RowNormalizer<kKind, X>& normalize, Visit&& visit) {
   using Row = HeldRow<X, V, kGranules, Owner>;
-  constexpr bool kCentred = kKind == RowKind::kLayer && Row::kIsWide;
   constexpr int kMost =
       FetchedTogether<typename Pair::Weight, kKind, V, kGranules * PackedGranule<X, V>::kWords>();
   constexpr int kTogether = kMost < kGranules ? kMost : kGranules;
@@ -51,7 +50,7 @@ __device__ void ForEachOutput(const RowForwardParams& p, const HeldRow<X, V, kGr
       const int g = first + i;
       if (g < kGranules) {
         ComputeOf<X> y[V];
-        affine.template Apply<V, kCentred>(row.values[g], words[i], normalize, round_first, y);
+        affine.template Apply<V>(row.values[g], words[i], normalize, round_first, y);
         visit(g, row.first + g * Row::kStep, y);
       }
     }
@@ -116,7 +115,6 @@ __device__ __noinline__ void WriteApart(const RowForwardParams& p,
                                         const HeldRow<X, V, kGranules, Owner>& row,
                                         int64_t row_offset, const RowStats<ComputeOf<X>>& stats) {
   using Row = HeldRow<X, V, kGranules, Owner>;
-  constexpr bool kCentred = kKind == RowKind::kLayer && Row::kIsWide;
   const RowAffine<Pair, kKind> affine(p);
   const RowNormalizer<kKind, X> normalize(stats);
   StorageOf<X>* y = static_cast<StorageOf<X>*>(p.y) + row_offset;
@@ -125,8 +123,7 @@ __device__ __noinline__ void WriteApart(const RowForwardParams& p,
     const int column = row.first + g * Row::kStep;
     const auto words = affine.template Fetch<V>(column, true, false);
     ComputeOf<X> values[V];
-    affine.template Apply<V, kCentred>(row.values[g], words, normalize, affine.round_normalized(),
-                                       values);
+    affine.template Apply<V>(row.values[g], words, normalize, affine.round_normalized(), values);
     PackedGranule<X, V>::Rounded(values).Store(y + column, false);
   }
 }

@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(kStreamingThreads)
            column += step) {
         const auto words = affine.template Fetch<V>(column, true, V == 1 || p.aligned);
         C values[V];
-        affine.template Apply<V, false>(
+        affine.template Apply<V>(
             PackedGranule<X, V>::Load(input + row_offset + column, V == 1 || p.aligned), words,
             normalize, affine.round_normalized(), values);
         visit(column, values);

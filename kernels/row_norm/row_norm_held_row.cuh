@@ -8,13 +8,6 @@
 
 namespace norm_device {
 
-/// A granule at any address. Functions for seldom paths are apart from the kernels, whose code is
-/// then in one piece.
-template <typename X, int V>
-__device__ __noinline__ PackedGranule<X, V> ReadApart(const StorageOf<X>* source) {
-  return PackedGranule<X, V>::Load(source, false);
-}
-
 /// Elements of a granule in their compute type.
 template <typename X, int V>
 struct WideGranule {
@@ -70,33 +63,14 @@ struct HeldRow {
     }
   }
 
-  /// Calls visit(value - shift, i) alike, zero past the row's end. kIsWide: the row holds those from
-  /// now on.
+  /// Calls visit(value - shift, i) alike, zero past the row's end.
   template <typename Visit>
-  __device__ void Centre(ComputeOf<X> shift, Visit&& visit) {
+  __device__ void ForEachDeviation(ComputeOf<X> shift, Visit&& visit) const {
 #pragma unroll
     for (int g = 0; g < kGranules; ++g) {
       const ComputeOf<X> of_granule = Holds(g) ? shift : ComputeOf<X>(0);
 #pragma unroll
-      for (int i = 0; i < V; ++i) {
-        const ComputeOf<X> deviation = values[g].Wide(i) - of_granule;
-        if constexpr (kIsWide) values[g].values[i] = deviation;
-        visit(deviation, g * V + i);
-      }
-    }
-  }
-
-  /// What Centre(shift) leaves, from the elements of the row at `source`.
-  __device__ void CentreAgain(const StorageOf<X>* source, ComputeOf<X> shift) {
-    if constexpr (kIsWide) {
-#pragma unroll
-      for (int g = 0; g < kGranules; ++g) {
-        if (Holds(g)) {
-          values[g] = ReadApart<X, V>(source + first + g * kStep);
-#pragma unroll
-          for (int i = 0; i < V; ++i) values[g].values[i] -= shift;
-        }
-      }
+      for (int i = 0; i < V; ++i) visit(values[g].Wide(i) - of_granule, g * V + i);
     }
   }
 };
@@ -128,14 +102,9 @@ struct SplitRow {
   }
 
   template <typename Visit>
-  __device__ void Centre(ComputeOf<X> shift, Visit&& visit) {
-    main.Centre(shift, visit);
-    extra.Centre(shift, [&](auto value, int) { visit(value, Main::kGranules * V); });
-  }
-
-  __device__ void CentreAgain(const StorageOf<X>* source, ComputeOf<X> shift) {
-    main.CentreAgain(source, shift);
-    extra.CentreAgain(source, shift);
+  __device__ void ForEachDeviation(ComputeOf<X> shift, Visit&& visit) const {
+    main.ForEachDeviation(shift, visit);
+    extra.ForEachDeviation(shift, [&](auto value, int) { visit(value, Main::kGranules * V); });
   }
 };
 

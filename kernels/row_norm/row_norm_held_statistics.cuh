@@ -138,8 +138,7 @@ __device__ inline float ShortMean(float mean) {
   return __uint_as_float((__float_as_uint(mean) + (kDropped + 1) / 2) & ~kDropped);
 }
 
-/// LayerNorm. Leaves deviations from the mean in the row, but for mean_correction, where the row is
-/// wide.
+/// LayerNorm.
 template <typename X, typename Row, typename Owner>
 __device__ RowStats<ComputeOf<X>> HeldMoments(Row& row, const StorageOf<X>* source, Owner& owner,
                                               double inverse_size, const RowEps& eps) {
@@ -156,7 +155,7 @@ __device__ RowStats<ComputeOf<X>> HeldMoments(Row& row, const StorageOf<X>* sour
   row.Forget();
   ThreadSum<C> sum;
   ThreadSum<C> squares;
-  row.Centre(stats.mean, [&](C deviation, int i) {
+  row.ForEachDeviation(stats.mean, [&](C deviation, int i) {
     sum.Add(deviation, i);
     squares.AddSquare(deviation, i);
   });
@@ -173,10 +172,7 @@ __device__ RowStats<ComputeOf<X>> HeldMoments(Row& row, const StorageOf<X>* sour
     if (Owner::AnyRow(leaves)) [[unlikely]] {
       const auto wide =
           WideRowStatistics<RowKind::kLayer, C>(Again(row, source), owner, inverse_size, eps);
-      if (leaves) {
-        stats = wide;
-        row.CentreAgain(source, stats.mean);
-      }
+      if (leaves) stats = wide;
     }
   }
   return stats;
