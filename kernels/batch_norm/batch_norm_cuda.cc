@@ -45,7 +45,7 @@ size_t CountAlike(std::span<const Args> segments) {
 
 size_t RunBytes(std::span<const BatchNormForwardArgs> segments, const DeviceTraits& device) {
   const BatchNormForwardArgs& first = segments.front();
-  if (internal::TakesPlaneInference(first)) return 0;
+  if (internal::TakesInference(first)) return 0;
   if (const std::optional<RingPlan> ring = PlanRing(first, device)) {
     WorkspaceLayout layout(nullptr);
     TakePublished(layout, *ring, segments.size());
@@ -59,9 +59,7 @@ size_t RunBytes(std::span<const BatchNormForwardArgs> segments, const DeviceTrai
 Status EnqueueRun(std::span<const BatchNormForwardArgs> segments, const DeviceTraits& device,
                   Workspace workspace, StreamHandle stream) {
   const BatchNormForwardArgs& first = segments.front();
-  if (internal::TakesPlaneInference(first)) {
-    return internal::LaunchPlaneInference(segments, stream);
-  }
+  if (internal::TakesInference(first)) return internal::LaunchInference(segments, stream);
   if (const std::optional<RingPlan> ring = PlanRing(first, device)) {
     WorkspaceLayout layout(workspace.data);
     return internal::LaunchForwardRing(*ring, segments,
@@ -76,8 +74,18 @@ Status EnqueueRun(std::span<const BatchNormForwardArgs> segments, const DeviceTr
 }
 
 size_t BytesWithoutRing(const BatchNormBackwardArgs& args, const DeviceTraits& device) {
+  if (internal::TakesInference(args)) return 0;
   const std::optional<size_t> bytes = internal::RowsBytes(args, device);
   return bytes.has_value() ? *bytes : internal::BackwardPassesBytes(args, device);
+}
+
+Status EnqueueWithoutRing(const BatchNormBackwardArgs& args, const DeviceTraits& device,
+                          Workspace workspace, StreamHandle stream) {
+  if (internal::TakesInference(args)) return internal::LaunchInference({&args, 1}, stream);
+  if (internal::RowsBytes(args, device).has_value()) {
+    return internal::LaunchRows(args, device, workspace, stream);
+  }
+  return internal::BackwardPasses(args, device, workspace, stream);
 }
 
 bool Recomputes(const BatchNormBackwardArgs& args) { return args.rstd == nullptr; }
@@ -106,9 +114,7 @@ Status EnqueueRun(std::span<const BatchNormBackwardArgs> segments, const DeviceT
   const std::optional<RingPlan> ring = PlanRing(first, device);
   if (!ring.has_value()) {
     for (const BatchNormBackwardArgs& args : segments) {
-      NORM_RETURN_IF_ERROR(internal::RowsBytes(args, device).has_value()
-                               ? internal::LaunchRows(args, device, workspace, stream)
-                               : internal::BackwardPasses(args, device, workspace, stream));
+      NORM_RETURN_IF_ERROR(EnqueueWithoutRing(args, device, workspace, stream));
     }
     return Status();
   }

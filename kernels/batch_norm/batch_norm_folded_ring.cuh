@@ -5,6 +5,7 @@
 #pragma once
 
 #include "batch_norm/batch_norm_folded_exchange.cuh"
+#include "batch_norm/batch_norm_folded_place.cuh"
 #include "batch_norm/batch_norm_folded_sums.cuh"
 #include "batch_norm/batch_norm_ring_math.cuh"
 
@@ -46,132 +47,56 @@ __global__ void __launch_bounds__(Op::kFoldedTraits.threads + kRingHelperThreads
   const uint32_t all_items = shape.items * p.segment_count;
   const uint32_t rounds = group < all_items ? (all_items - 1 - group) / shape.groups + 1 : 0;
   const uint32_t thread = threadIdx.x;
-  const uint32_t rows = kThreads / shape.run;  // images side by side
-  const uint32_t active = rows * shape.run;
-  const uint32_t column = thread % shape.run;
-  const uint32_t row = thread / shape.run;
-  const uint32_t first = member * shape.slice;
-  const uint32_t slice = first < shape.images ? min(shape.slice, shape.images - first) : 0;
-  const uint32_t step_images = rows * kUnroll;
-  const uint32_t steps_end = shape.steps * step_images;
-  const uint32_t total = rounds * shape.steps;
-
-  if (thread == 0) {
-    for (int i = 0; i < kFoldedRingBuffers; ++i) {
-      shared.summed[i].Init(kThreads / 32);
-      shared.ready[i].Init(1);
-    }
-  }
+  const bool is_cluster = shape.group_blocks > 1;
+  if (thread == 0) shared.Init();
+  if (is_cluster) ClusterArrive();
+  __syncthreads();
+  const FoldedPlace<Op> place(shape, member, ring);
   if (thread >= kThreads) {
-    const uint64_t words = shape.item_channels * Op::kPublished;
-    for (uint32_t round = 0; round < rounds; ++round) {
-      const uint64_t item = group + static_cast<uint64_t>(round) * shape.groups;
-      for (uint32_t i = thread - kThreads; i < words; i += kRingHelperThreads) {
-        p.published[(item * shape.group_blocks + member) * words + i] = kNotPublished;
-      }
-    }
-  }
-
-  const uint32_t granule_stride = active * kRingGranuleBytes;
-  const uint32_t step_bytes = granule_stride * kUnroll * kTensors;
-  // Threads without a column read the first one's slots, to no effect.
-  const uint32_t ring_begin =
-      SharedAddress(ring) + (thread < active ? thread : 0) * kRingGranuleBytes;
-  const uint32_t ring_end = ring_begin + shape.ring_steps * step_bytes;
-  const auto next_slot = [&](uint32_t slot) {
-    return slot + step_bytes == ring_end ? ring_begin : slot + step_bytes;
-  };
-  /// Granules of the thread's column in an item: the last one may hold fewer channels.
-  const auto images_of = [&](const RingItem& place) {
-    const uint32_t channels =
-        min(shape.item_channels, shape.channels - place.item * shape.item_channels);
-    return thread < active && column * kElements < channels * shape.spatial ? slice : 0;
-  };
-  const uint32_t start_offset = (first + row) * shape.image + column;
-  const uint32_t image_step = rows * shape.image;
-
-  RingItem load_item(group, shape.items);
-  const char* inputs[kTensors];
-  uint32_t load_offset = 0;
-  uint32_t load_images = 0;
-  const auto start_load = [&] {
-    const typename Op::Segment& segment = p.segments[load_item.segment];
-#pragma unroll
-    for (int t = 0; t < kTensors; ++t) inputs[t] = static_cast<const char*>(Op::Input(segment, t));
-    load_offset = start_offset + load_item.item * shape.run;
-    load_images = images_of(load_item);
-  };
-  if (rounds > 0) start_load();
-  uint32_t load_slot = ring_begin;
-  uint32_t load_step = 0;
-  uint32_t loaded = 0;
-  const auto load = [&] {
-    if (loaded < total) {
-#pragma unroll
-      for (int u = 0; u < kUnroll; ++u) {
-        if (load_step + u * rows + row < load_images) {
-#pragma unroll
-          for (int t = 0; t < kTensors; ++t) {
-            const char* source = inputs[t] + static_cast<int64_t>(load_offset) * kRingGranuleBytes;
-            const uint32_t slot = load_slot + (t * kUnroll + u) * granule_stride;
-            if constexpr (kAligned) {
-              CopyGranuleAsync(slot, source);
-            } else {
-              StoreShared(slot, LoadGranuleWords<X, false>(source));
-            }
-          }
-        }
-        load_offset += image_step;
-      }
-      ++loaded;
-      load_slot = next_slot(load_slot);
-      load_step += step_images;
-      if (load_step == steps_end && loaded < total) {
-        load_step = 0;
-        load_item.Advance(shape.groups, shape.items);
-        start_load();
-      }
-    }
-    CommitCopies();
-  };
-  if (thread < kThreads) {
-#pragma unroll
-    for (int i = 0; i < kInFlight; ++i) load();
-  }
-  SyncCleared(shape);
-  if (thread >= kThreads) {
+    if (is_cluster) ClusterWait();
+    char* ring_end = reinterpret_cast<char*>(ring) + shape.ring_steps * place.step_bytes;
+    auto* received = reinterpret_cast<double*>(ring_end);
     if (thread < kThreads + 32) {
-      PublishFolded<Op>(p, shared, group, member, rounds);
+      PublishFolded<Op>(p, shared, received, group, member, rounds);
     } else {
-      GatherFolded<X, Op>(p, shared, group, member, rounds);
+      GatherFolded<X, Op>(p, shared, received, group, member, rounds);
+    }
+    __syncwarp();
+    if (is_cluster) {
+      ClusterArrive();
+      ClusterWait();
     }
     return;
   }
-  if (rounds == 0) return;
+  FoldedCopies<X, Op, kAligned> copies(p, place, group, rounds);
+#pragma unroll
+  for (int i = 0; i < kInFlight; ++i) copies.Step(p, place);
 
   // Elements of the thread's granules before `split` are of channel `first_channel` of the item.
-  const uint32_t first_channel = min(column * kElements / shape.spatial, shape.item_channels - 1);
+  const uint32_t row = place.row;
+  const uint32_t first_value = place.column * kElements;
+  const uint32_t first_channel = min(first_value / shape.spatial, shape.item_channels - 1);
   const uint32_t second_channel = min(first_channel + 1, shape.item_channels - 1);
   const int split =
-      static_cast<int>(min((first_channel + 1) * shape.spatial - column * kElements, kElements));
-  const auto centre_of = [&](const RingItem& place, uint32_t channel_in_item) {
+      static_cast<int>(min((first_channel + 1) * shape.spatial - first_value, kElements));
+  const auto centre_of = [&](const RingItem& item, uint32_t channel_in_item) {
     const uint32_t channel =
-        min(place.item * shape.item_channels + channel_in_item, shape.channels - 1);
-    return Op::Centre(p.segments[place.segment], channel,
+        min(item.item * shape.item_channels + channel_in_item, shape.channels - 1);
+    return Op::Centre(p.segments[item.segment], channel,
                       static_cast<int64_t>(channel) * shape.spatial);
   };
   RingItem sum_item(group, shape.items);
   float next_centres[2] = {centre_of(sum_item, first_channel), centre_of(sum_item, second_channel)};
   FoldedSums<X, Op> sums;
   uint32_t sum_images = 0;
-  uint32_t sum_slot = ring_begin;
+  uint32_t sum_slot = place.ring_begin;
   uint32_t sum_step = 0;
   uint32_t sum_round = 0;
   const auto take_sums = [&] {
     if (sum_round == rounds) return;
     if (sum_step == 0) {
       sums.Start(next_centres, split, Op::SmallestSquare(p.segments[sum_item.segment]));
-      sum_images = images_of(sum_item);
+      sum_images = place.ImagesOf(shape, sum_item);
       if (sum_round + 1 < rounds) {
         sum_item.Advance(shape.groups, shape.items);
         next_centres[0] = centre_of(sum_item, first_channel);
@@ -183,18 +108,18 @@ __global__ void __launch_bounds__(Op::kFoldedTraits.threads + kRingHelperThreads
     int inside = 0;
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
-      inside += sum_step + u * rows + row < sum_images ? 1 : 0;
+      inside += sum_step + u * shape.rows + row < sum_images ? 1 : 0;
 #pragma unroll
       for (int t = 0; t < kTensors; ++t) {
-        raw[t][u] = LoadShared(sum_slot + (t * kUnroll + u) * granule_stride);
+        raw[t][u] = LoadShared(place.SlotOf(sum_slot, t, u));
       }
     }
     sums.Add(raw, inside, sum_slot);
-    sum_slot = next_slot(sum_slot);
-    sum_step += step_images;
-    const bool last = sum_step == steps_end;
+    sum_slot = place.NextSlot(sum_slot);
+    sum_step += place.step_images;
+    const bool last = sum_step == place.steps_end;
     if (last || sums.Full()) {
-      sums.Flush({ring_begin, ring_end, step_bytes, granule_stride, split});
+      sums.Flush({place.ring_begin, place.ring_end, place.step_bytes, place.granule_stride});
     }
     if (last) {
       const uint32_t buffer = sum_round % kFoldedRingBuffers;
@@ -203,7 +128,7 @@ __global__ void __launch_bounds__(Op::kFoldedTraits.threads + kRingHelperThreads
         shared.sums[buffer][k][0][thread] = sums.Total(k, 0);
         shared.sums[buffer][k][1][thread] = sums.Total(k, 1);
       }
-      if (row == 0 && column * kElements <= first_channel * shape.spatial) {
+      if (row == 0 && first_value <= first_channel * shape.spatial) {
         shared.centres[buffer][first_channel] = sums.Centre(0);
       }
       if (row == 0 && split < kElements) shared.centres[buffer][second_channel] = sums.Centre(1);
@@ -214,7 +139,7 @@ __global__ void __launch_bounds__(Op::kFoldedTraits.threads + kRingHelperThreads
     }
   };
   for (int step = kInFlight; step < shape.ring_steps; ++step) {
-    load();
+    copies.Step(p, place);
     WaitForCopies<kInFlight>();
     take_sums();
   }
@@ -225,7 +150,7 @@ __global__ void __launch_bounds__(Op::kFoldedTraits.threads + kRingHelperThreads
   uint32_t store_images = 0;
   typename Op::Direct direct[kElements];
   bool is_direct = false;
-  uint32_t store_slot = ring_begin;
+  uint32_t store_slot = place.ring_begin;
   uint32_t store_step = 0;
   uint32_t round = 0;
   while (round < rounds) {
@@ -233,8 +158,8 @@ __global__ void __launch_bounds__(Op::kFoldedTraits.threads + kRingHelperThreads
       const typename Op::Segment& segment = p.segments[store_item.segment];
       output = static_cast<char*>(Op::Output(segment));
       const uint32_t buffer = round % kFoldedRingBuffers;
-      store_offset = start_offset + store_item.item * shape.run;
-      store_images = images_of(store_item);
+      store_offset = place.start_offset + store_item.item * shape.run;
+      store_images = place.ImagesOf(shape, store_item);
       shared.ready[buffer].WaitPhase(round / kFoldedRingBuffers);
       const typename Op::Coefficients& a = shared.coefficients[buffer][first_channel];
       const typename Op::Coefficients& b = shared.coefficients[buffer][second_channel];
@@ -249,7 +174,7 @@ __global__ void __launch_bounds__(Op::kFoldedTraits.threads + kRingHelperThreads
     for (int u = 0; u < kUnroll; ++u) {
 #pragma unroll
       for (int t = 0; t < kTensors; ++t) {
-        raw[t][u] = LoadShared(store_slot + (t * kUnroll + u) * granule_stride);
+        raw[t][u] = LoadShared(place.SlotOf(store_slot, t, u));
       }
     }
     uint4 words[kUnroll];
@@ -270,21 +195,27 @@ __global__ void __launch_bounds__(Op::kFoldedTraits.threads + kRingHelperThreads
     }
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
-      if (store_step + u * rows + row < store_images) {
+      if (store_step + u * shape.rows + row < store_images) {
         StoreGranuleWords<X, kAligned>(
             output + static_cast<int64_t>(store_offset) * kRingGranuleBytes, words[u]);
       }
-      store_offset += image_step;
+      store_offset += place.image_step;
     }
-    store_slot = next_slot(store_slot);
-    store_step += step_images;
-    if (store_step == steps_end) {
+    store_slot = place.NextSlot(store_slot);
+    store_step += place.step_images;
+    if (store_step == place.steps_end) {
       store_step = 0;
       if (++round < rounds) store_item.Advance(shape.groups, shape.items);
     }
-    load();
+    copies.Step(p, place);
     WaitForCopies<kInFlight>();
     take_sums();
+  }
+  __syncwarp();
+  if (is_cluster) {
+    ClusterWait();
+    ClusterArrive();  // no block leaves while others may write to it
+    ClusterWait();
   }
 #endif
 }

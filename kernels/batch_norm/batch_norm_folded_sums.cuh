@@ -4,23 +4,32 @@
 
 #include <cstdint>
 
-#include "batch_norm/batch_norm_ring_math.cuh"
+#include "batch_norm/batch_norm_folded_place.cuh"
 
 namespace norm_device {
 
 #if NORM_HAVE_RING
 
-/// The thread's slots, for a second look at values that f32 could not square.
-struct FoldedSlots {
-  uint32_t begin;
-  uint32_t end;
-  uint32_t step_bytes;
-  uint32_t granule_stride;
-  int split;
-};
-
 /// Images that f32 sums span.
 inline constexpr int kFoldedTile = 32;
+
+/// Sums of the values before and from `split` on, by pairs.
+template <int kElements>
+__device__ __forceinline__ void SumHalves(const float (&values)[kElements], int split,
+                                          float (&halves)[2]) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    float parts[kElements];
+#pragma unroll
+    for (int i = 0; i < kElements; ++i) parts[i] = (i < split) == (half == 0) ? values[i] : 0.0F;
+#pragma unroll
+    for (int width = kElements / 2; width > 0; width /= 2) {
+#pragma unroll
+      for (int i = 0; i < width; ++i) parts[i] += parts[i + width];
+    }
+    halves[half] = parts[0];
+  }
+}
 
 template <typename X, typename Op>
 class FoldedSums;
@@ -32,7 +41,8 @@ class FoldedSums<X, ForwardRing<X>> {
   static constexpr int kUnroll = Op::kFoldedTraits.unroll;
 
  public:
-  __device__ void Start(const float (&centres)[2], int, float smallest_square) {
+  __device__ void Start(const float (&centres)[2], int split, float smallest_square) {
+    split_ = split;
     smallest_square_ = smallest_square;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -46,7 +56,12 @@ class FoldedSums<X, ForwardRing<X>> {
   __device__ __forceinline__ void Add(const uint4 (&raw)[1][kUnroll], int inside, uint32_t slot) {
     if (steps_ == 0) {
       first_slot_ = slot;
-      WideGranule<X>::Widen(raw[0][0], origin_);
+      float values[kElements];
+      WideGranule<X>::Widen(raw[0][0], values);
+      origins_[0] = values[0];
+      origins_[1] = values[kElements - 1];
+#pragma unroll
+      for (int i = 0; i < kElements; ++i) origin_[i] = i < split_ ? origins_[0] : origins_[1];
     }
     ++steps_;
     count_ += inside;
@@ -64,20 +79,20 @@ class FoldedSums<X, ForwardRing<X>> {
   __device__ void Flush(const FoldedSlots& slots) {
     if (count_ > 0) {
       constexpr float kLargest = 3e38F;
-      uint32_t again = 0;  // elements to square in f64
+      float sums[2];
+      float squares[2];
+      SumHalves<kElements>(sums_, split_, sums);
+      SumHalves<kElements>(squares_, split_, squares);
 #pragma unroll
-      for (int i = 0; i < kElements; ++i) {
-        if (squares_[i] < kLargest && squares_[i] >= smallest_square_) {
-          Take(i >= slots.split, origin_[i], static_cast<double>(sums_[i]),
-               static_cast<double>(squares_[i]));
+      for (int half = 0; half < 2; ++half) {
+        if (half == 1 && split_ == kElements) break;
+        if (squares[half] < kLargest && squares[half] >= smallest_square_) {
+          Take(half, static_cast<double>(sums[half]), static_cast<double>(squares[half]));
         } else {
-          again |= 1U << i;
+          const double2 again =
+              WideSums<X, kUnroll>(slots, first_slot_, count_, split_, half, origins_[half]);
+          Take(half, again.x, again.y);
         }
-      }
-      while (again != 0) {
-        const int element = __ffs(static_cast<int>(again)) - 1;
-        again &= again - 1;
-        TakeAgain(slots, element);
       }
     }
     Clear();
@@ -107,43 +122,17 @@ class FoldedSums<X, ForwardRing<X>> {
     }
   }
 
-  __device__ void Take(bool second, float origin, double sum, double squares) {
-    const double offset =
-        static_cast<double>(origin) - static_cast<double>(second ? centres_[1] : centres_[0]);
-    const double moved = static_cast<double>(count_) * offset;
-    const double to_sum = sum + moved;
-    const double to_squares = fma(offset, fma(2.0, sum, moved), squares);
-    totals_[0][0] += second ? 0.0 : to_sum;
-    totals_[1][0] += second ? 0.0 : to_squares;
-    totals_[0][1] += second ? to_sum : 0.0;
-    totals_[1][1] += second ? to_squares : 0.0;
-  }
-
-  /// One element of the tile's images, from the thread's slots.
-  __device__ void TakeAgain(const FoldedSlots& slots, int element) {
-    float origin = 0;
-    double sum = 0.0;
-    double squares = 0.0;
-    uint32_t slot = first_slot_;
-#pragma unroll 1
-    for (int image = 0; image < count_; ++image) {
-      float values[kElements];
-      WideGranule<X>::Widen(LoadShared(slot + image % kUnroll * slots.granule_stride), values);
-      float value = 0;
-#pragma unroll
-      for (int i = 0; i < kElements; ++i) value = i == element ? values[i] : value;
-      if (image == 0) origin = value;
-      const double d = static_cast<double>(value) - static_cast<double>(origin);
-      sum += d;
-      squares = fma(d, d, squares);
-      if (image % kUnroll == kUnroll - 1) {
-        slot = slot + slots.step_bytes == slots.end ? slots.begin : slot + slots.step_bytes;
-      }
-    }
-    Take(element >= slots.split, origin, sum, squares);
+  __device__ void Take(int half, double sum, double squares) {
+    const double offset = static_cast<double>(origins_[half]) - static_cast<double>(centres_[half]);
+    const double moved =
+        static_cast<double>(count_ * (half == 0 ? split_ : kElements - split_)) * offset;
+    totals_[0][half] += sum + moved;
+    totals_[1][half] += fma(offset, fma(2.0, sum, moved), squares);
   }
 
   float origin_[kElements] = {};
+  float origins_[2] = {};
+  int split_ = kElements;
   float sums_[kElements] = {};
   float squares_[kElements] = {};
   double totals_[Op::kSums][2] = {};
@@ -162,6 +151,7 @@ class FoldedSums<X, BackwardRing<X>> {
 
  public:
   __device__ void Start(const float (&centres)[2], int split, float) {
+    split_ = split;
     centres_[0] = centres[0];
     centres_[1] = centres[1];
 #pragma unroll
@@ -183,16 +173,13 @@ class FoldedSums<X, BackwardRing<X>> {
   }
   __device__ bool Full() const { return steps_ == kFoldedTile / kUnroll; }
 
-  __device__ void Flush(const FoldedSlots& slots) {
+  __device__ void Flush(const FoldedSlots&) {
 #pragma unroll
-    for (int i = 0; i < kElements; ++i) {
-      const bool second = i >= slots.split;
-#pragma unroll
-      for (int k = 0; k < Op::kSums; ++k) {
-        const double sum = static_cast<double>(sums_[k][i]);
-        totals_[k][0] += second ? 0.0 : sum;
-        totals_[k][1] += second ? sum : 0.0;
-      }
+    for (int k = 0; k < Op::kSums; ++k) {
+      float halves[2];
+      SumHalves<kElements>(sums_[k], split_, halves);
+      totals_[k][0] += static_cast<double>(halves[0]);
+      totals_[k][1] += static_cast<double>(halves[1]);
     }
     Clear();
   }
@@ -225,6 +212,7 @@ class FoldedSums<X, BackwardRing<X>> {
   }
 
   float centre_[kElements] = {};
+  int split_ = kElements;
   float centres_[2] = {};
   float sums_[Op::kSums][kElements] = {};
   double totals_[Op::kSums][2] = {};

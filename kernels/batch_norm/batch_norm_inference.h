@@ -1,44 +1,112 @@
-// What host code and the NCHW inference kernel agree on. Standard library only.
+// What host code and the inference kernels agree on: forward, and backward without dweight and
+// dbias, which is the same with zero mean and bias. Standard library only.
 #pragma once
 
 #include <cstdint>
 
-#include "batch_norm/batch_norm_ring.h"
-
 namespace norm_device {
 
-inline constexpr int kInferenceThreads = 256;
-inline constexpr int kInferenceGranules = 4;     // of 16 bytes, of a thread
-inline constexpr int kInferenceBlocksPerSm = 4;  // that registers are kept free for
-inline constexpr int kInferenceBlockGranules = kInferenceThreads * kInferenceGranules;
+/// n / divisor for n < 2^31 and divisor >= 2, as a product and a shift.
+struct Divisor {
+  uint32_t factor;
+  uint32_t shift;
+};
 
-struct InferenceSegment {
-  const void* x;
-  void* y;
+/// Of a divisor below 2 whatever it is: not for use.
+constexpr Divisor MakeDivisor(uint32_t divisor) {
+  if (divisor < 2) return {};
+  uint32_t bits = 0;
+  while ((uint64_t{1} << bits) < divisor) ++bits;
+  return {static_cast<uint32_t>((uint64_t{1} << (31 + bits)) / divisor + 1), bits - 1};
+}
+
+/// A power of four, and its root.
+inline constexpr float kInferenceScale = 0x1p100F;
+inline constexpr float kInferenceRootScale = 0x1p50F;
+
+/// eps as f32 holds it.
+struct InferenceEps {
+  float high;
+  float low;     // what `high` leaves of it
+  float scaled;  // kInferenceScale times of it
+};
+
+constexpr InferenceEps MakeInferenceEps(double eps) {
+  InferenceEps parts = {};
+  parts.high = static_cast<float>(eps);
+  parts.low = static_cast<float>(eps - static_cast<double>(parts.high));
+  // For sums that are too small as they are.
+  if (eps < 1.0) parts.scaled = static_cast<float>(eps * static_cast<double>(kInferenceScale));
+  return parts;
+}
+
+/// What applies to a channel's values. A null mean or bias acts as 0, a null weight as 1.
+struct InferenceChannels {
+  const float* mean;
+  const float* variance;
   const void* weight;
   const void* bias;
-  const float* running_mean;
-  const float* running_var;
-  float* rstd;
-  double eps;
-  int64_t elements;
-  int64_t first_block;
+  float* rstd;  // written if not null
+  InferenceEps eps;
 };
 
-/// Requests of equal channels, spatial size and dtypes.
-struct InferenceParams {
-  InferenceSegment segments[kRingSegments];
-  int32_t segment_count;
+/// Threads of a block, and granules of 16 bytes of each. Small blocks: stretches of 4 KiB that are
+/// read and written side by side are faster than long ones.
+inline constexpr int kPlaneThreads = 64;
+inline constexpr int kPlaneGranules = 4;
+inline constexpr int kPlaneBlockGranules = kPlaneThreads * kPlaneGranules;
+
+/// The same of the kernel for rows, and the granules that a block covers side by side at most: a
+/// power of two. Threads of two-byte elements keep the numbers of twice as many channels, so they
+/// take more rows with them.
+inline constexpr int kRowThreads = 64;
+inline constexpr int kRowBlocksPerSm = 12;  // that registers are kept free for
+template <int kElementBytes>
+inline constexpr int kRowGranules = kElementBytes == 4 ? 4 : 8;
+template <int kElementBytes>
+inline constexpr int kRowColumns = kElementBytes == 4 ? 16 : 8;
+
+/// Whole images of a request, of fewer than 2^31 - kMaxPlaneBlockElements elements in all.
+struct PlaneInferenceSegment {
+  const void* source;
+  void* destination;
+  InferenceChannels channels;
+  uint32_t elements;
+};
+inline constexpr int kMaxPlaneBlockElements = kPlaneBlockGranules * 8;
+inline constexpr int kInferenceSegments = 16;
+
+/// [batch, channels, spatial]. Requests of equal channels, spatial size and dtypes, one for every
+/// blockIdx.y.
+struct PlaneInferenceParams {
+  PlaneInferenceSegment segments[kInferenceSegments];
   uint32_t channels;
-  uint32_t spatial;              // at least the elements of a granule
-  uint32_t short_reciprocal;     // floor((2^32 - 1) / spatial)
-  uint64_t spatial_reciprocal;   // floor((2^64 - 1) / spatial)
-  uint64_t channels_reciprocal;  // floor((2^64 - 1) / channels)
-  bool weight_like_x;            // else f32
+  uint32_t spatial;  // at least the elements of a granule, and 2
+  uint32_t image;    // channels * spatial
+  Divisor by_spatial;
+  Divisor by_image;
+  bool weight_like_x;  // else f32
 };
 
-/// `whole_planes`: a plane is a whole number of granules. `aligned`: x and y are multiples of 16.
+/// [rows, channels]
+struct RowInferenceParams {
+  const void* source;
+  void* destination;
+  InferenceChannels channels;
+  int64_t rows;
+  uint32_t channel_count;
+  uint32_t column_bits;  // log2 of the granules that a block covers side by side
+  uint32_t slices;       // blocks side by side
+  Divisor by_slices;     // where there are several
+  bool weight_like_x;
+};
+
+/// X: f32, f16, bf16. `aligned`: source and destination are multiples of 16.
+/// `whole_planes`: a plane is a whole number of granules.
 template <typename X>
 const void* PlaneInferenceKernel(bool whole_planes, bool aligned);
+/// `wide`: granules of 16 bytes, aligned, and whole ones in a row; else of one element.
+template <typename X>
+const void* RowInferenceKernel(bool wide);
 
 }  // namespace norm_device

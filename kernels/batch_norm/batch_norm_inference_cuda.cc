@@ -1,88 +1,162 @@
 #include "batch_norm/batch_norm_inference_cuda.h"
 
 #include <algorithm>
-#include <limits>
+#include <cstddef>
+#include <vector>
 
-#include "batch_norm/batch_norm_inference.h"
+#include "batch_norm/batch_norm_inference_plan.h"
 #include "batch_norm/batch_norm_ring_cuda.h"
 #include "dispatch/launch.h"
 
 namespace norm::internal {
 namespace {
 
-using norm_device::InferenceParams;
-using norm_device::InferenceSegment;
-using norm_device::kRingGranuleBytes;
-using norm_device::kRingSegments;
+using norm_device::InferenceChannels;
+using norm_device::PlaneInferenceParams;
+using norm_device::PlaneInferenceSegment;
 
-InferenceSegment ToSegment(const BatchNormForwardArgs& args) {
-  InferenceSegment segment = {};
-  segment.x = args.x;
-  segment.y = args.y;
-  segment.weight = args.weight;
-  segment.bias = args.bias;
-  segment.running_mean = static_cast<const float*>(args.running_mean);
-  segment.running_var = static_cast<const float*>(args.running_var);
-  segment.rstd = static_cast<float*>(args.rstd);
-  segment.eps = args.eps;
-  segment.elements = args.shape.batch * args.shape.channels * args.shape.spatial;
-  return segment;
+/// What both directions make of a tensor.
+struct Request {
+  BatchNormShape shape;
+  DType dtype;
+  DType weight_dtype;
+  const void* source;
+  void* destination;
+  InferenceChannels channels;
+
+  bool IsAligned() const { return IsGranuleAligned(source) && IsGranuleAligned(destination); }
+};
+
+InferenceChannels Channels(const void* running_var, const void* weight, double eps) {
+  InferenceChannels channels = {};
+  channels.variance = static_cast<const float*>(running_var);
+  channels.weight = weight;
+  channels.eps = norm_device::MakeInferenceEps(eps);
+  return channels;
 }
 
-int64_t Blocks(const BatchNormForwardArgs& args) {
-  const int64_t bytes = args.shape.batch * args.shape.channels * args.shape.spatial *
-                        static_cast<int64_t>(DTypeSize(args.dtype));
-  constexpr int64_t kBlockBytes = int64_t{norm_device::kInferenceBlockGranules} * kRingGranuleBytes;
-  return (bytes + kBlockBytes - 1) / kBlockBytes;
+Request ToRequest(const BatchNormForwardArgs& args) {
+  Request request = {args.shape, args.dtype, args.weight_dtype,
+                     args.x,     args.y,     Channels(args.running_var, args.weight, args.eps)};
+  request.channels.mean = static_cast<const float*>(args.running_mean);
+  request.channels.bias = args.bias;
+  request.channels.rstd = static_cast<float*>(args.rstd);
+  return request;
+}
+
+/// dx = dy * rstd * weight
+Request ToRequest(const BatchNormBackwardArgs& args) {
+  return {args.shape, args.dtype, args.weight_dtype,
+          args.dy,    args.dx,    Channels(args.running_var, args.weight, args.eps)};
+}
+
+bool HasPlan(const BatchNormShape& shape, DType dtype) {
+  return PlanPlaneInference(shape, dtype).has_value() ||
+         PlanRowInference(shape, dtype, false).has_value();
+}
+
+Status LaunchRowInference(const Request& request, const RowInferencePlan& plan,
+                          StreamHandle stream) {
+  norm_device::RowInferenceParams params = {};
+  params.source = request.source;
+  params.destination = request.destination;
+  params.channels = request.channels;
+  params.rows = request.shape.batch * request.shape.spatial;
+  params.channel_count = static_cast<uint32_t>(request.shape.channels);
+  params.column_bits = static_cast<uint32_t>(plan.column_bits);
+  params.slices = static_cast<uint32_t>(plan.slices);
+  params.by_slices = norm_device::MakeDivisor(params.slices);
+  params.weight_like_x = request.weight_dtype == request.dtype;
+  const void* kernel = RingKernel(request.dtype, [&](auto x) {
+    return norm_device::RowInferenceKernel<decltype(x)>(plan.wide);
+  });
+  return Launch(kernel, plan.launch, params, stream);
+}
+
+/// The parts of a tensor, whole images each, appended. Only the first writes rstd.
+void AppendParts(const Request& request, const PlaneInferencePlan& plan,
+                 std::vector<PlaneInferenceSegment>& parts) {
+  const int64_t image = request.shape.channels * request.shape.spatial;
+  for (int64_t first = 0; first < request.shape.batch; first += plan.part_images) {
+    const int64_t offset = first * image * static_cast<int64_t>(DTypeSize(request.dtype));
+    PlaneInferenceSegment part = {};
+    part.source = static_cast<const char*>(request.source) + offset;
+    part.destination = static_cast<char*>(request.destination) + offset;
+    part.channels = request.channels;
+    if (first > 0) part.channels.rstd = nullptr;
+    part.elements =
+        static_cast<uint32_t>(std::min(plan.part_images, request.shape.batch - first) * image);
+    parts.push_back(part);
+  }
+}
+
+Status LaunchPlaneInference(const Request& first, const PlaneInferencePlan& plan,
+                            std::span<PlaneInferenceSegment> parts, StreamHandle stream) {
+  const bool aligned =
+      std::all_of(parts.begin(), parts.end(), [](const PlaneInferenceSegment& part) {
+        return IsGranuleAligned(part.source) && IsGranuleAligned(part.destination);
+      });
+  const void* kernel = RingKernel(first.dtype, [&](auto x) {
+    return norm_device::PlaneInferenceKernel<decltype(x)>(plan.whole_planes, aligned);
+  });
+  PlaneInferenceParams params = {};
+  params.channels = static_cast<uint32_t>(first.shape.channels);
+  params.spatial = static_cast<uint32_t>(first.shape.spatial);
+  params.image = params.channels * params.spatial;
+  params.by_spatial = norm_device::MakeDivisor(params.spatial);
+  params.by_image = norm_device::MakeDivisor(params.image);
+  params.weight_like_x = first.weight_dtype == first.dtype;
+  while (!parts.empty()) {
+    const size_t count = std::min<size_t>(parts.size(), norm_device::kInferenceSegments);
+    LaunchConfig launch;
+    launch.threads_x = norm_device::kPlaneThreads;
+    launch.blocks_y = static_cast<int64_t>(count);
+    for (size_t i = 0; i < count; ++i) {
+      params.segments[i] = parts[i];
+      launch.blocks_x =
+          std::max(launch.blocks_x, PlaneInferenceBlocks(parts[i].elements, first.dtype));
+    }
+    NORM_RETURN_IF_ERROR(Launch(kernel, launch, params, stream));
+    parts = parts.subspan(count);
+  }
+  return Status();
+}
+
+template <typename Args>
+Status LaunchAll(std::span<const Args> segments, StreamHandle stream) {
+  const Request first = ToRequest(segments.front());
+  const std::optional<PlaneInferencePlan> planes = PlanPlaneInference(first.shape, first.dtype);
+  if (planes.has_value()) {
+    std::vector<PlaneInferenceSegment> parts;
+    for (const Args& args : segments) AppendParts(ToRequest(args), *planes, parts);
+    return LaunchPlaneInference(first, *planes, parts, stream);
+  }
+  for (const Args& args : segments) {
+    const Request request = ToRequest(args);
+    const std::optional<RowInferencePlan> rows =
+        PlanRowInference(request.shape, request.dtype, request.IsAligned());
+    NORM_RETURN_IF_ERROR(LaunchRowInference(request, *rows, stream));
+  }
+  return Status();
 }
 
 }  // namespace
 
-bool TakesPlaneInference(const BatchNormForwardArgs& args) {
-  const BatchNormShape& shape = args.shape;
-  constexpr int64_t kMaxExtent = std::numeric_limits<int32_t>::max();
-  return args.mode == BatchNormMode::kInference && args.dtype != DType::kF64 &&
-         shape.layout == BatchNormLayout::kNchw && shape.batch > 0 && shape.spatial > 1 &&
-         shape.spatial * static_cast<int64_t>(DTypeSize(args.dtype)) >= kRingGranuleBytes &&
-         shape.spatial <= kMaxExtent && shape.channels <= kMaxExtent && Blocks(args) <= kMaxBlocksX;
+bool TakesInference(const BatchNormForwardArgs& args) {
+  return args.mode == BatchNormMode::kInference && HasPlan(args.shape, args.dtype);
 }
 
-Status LaunchPlaneInference(std::span<const BatchNormForwardArgs> segments, StreamHandle stream) {
-  const BatchNormForwardArgs& first = segments.front();
-  const bool whole_planes =
-      first.shape.spatial * static_cast<int64_t>(DTypeSize(first.dtype)) % kRingGranuleBytes == 0;
-  const bool aligned =
-      std::all_of(segments.begin(), segments.end(), [](const BatchNormForwardArgs& args) {
-        return IsGranuleAligned(args.x) && IsGranuleAligned(args.y);
-      });
-  const void* kernel = RingKernel(first.dtype, [&](auto x) {
-    return norm_device::PlaneInferenceKernel<decltype(x)>(whole_planes, aligned);
-  });
-  while (!segments.empty()) {
-    InferenceParams params = {};
-    params.channels = static_cast<uint32_t>(first.shape.channels);
-    params.spatial = static_cast<uint32_t>(first.shape.spatial);
-    params.channels_reciprocal = std::numeric_limits<uint64_t>::max() / params.channels;
-    params.spatial_reciprocal = std::numeric_limits<uint64_t>::max() / params.spatial;
-    params.short_reciprocal = std::numeric_limits<uint32_t>::max() / params.spatial;
-    params.weight_like_x = first.weight_dtype == first.dtype;
-    LaunchConfig launch;
-    launch.threads_x = norm_device::kInferenceThreads;
-    launch.blocks_x = 0;
-    size_t count = 0;
-    while (count < std::min<size_t>(segments.size(), kRingSegments) &&
-           launch.blocks_x + Blocks(segments[count]) <= kMaxBlocksX) {
-      InferenceSegment& segment = params.segments[count];
-      segment = ToSegment(segments[count]);
-      segment.first_block = launch.blocks_x;
-      launch.blocks_x += Blocks(segments[count]);
-      ++count;
-    }
-    params.segment_count = static_cast<int32_t>(count);
-    NORM_RETURN_IF_ERROR(Launch(kernel, launch, params, stream));
-    segments = segments.subspan(count);
-  }
-  return Status();
+bool TakesInference(const BatchNormBackwardArgs& args) {
+  return args.mode == BatchNormMode::kInference && args.dweight == nullptr &&
+         args.dbias == nullptr && HasPlan(args.shape, args.dtype);
+}
+
+Status LaunchInference(std::span<const BatchNormForwardArgs> segments, StreamHandle stream) {
+  return LaunchAll(segments, stream);
+}
+
+Status LaunchInference(std::span<const BatchNormBackwardArgs> segments, StreamHandle stream) {
+  return LaunchAll(segments, stream);
 }
 
 }  // namespace norm::internal

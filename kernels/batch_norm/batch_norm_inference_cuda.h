@@ -1,4 +1,4 @@
-// Launches of the NCHW inference kernel.
+// Launches of the inference kernels.
 #pragma once
 
 #include <span>
@@ -7,11 +7,13 @@
 
 namespace norm::internal {
 
-/// Whether the one-pass kernel takes the request: NCHW planes of at least 16 bytes, not f64, not
-/// empty.
-bool TakesPlaneInference(const BatchNormForwardArgs& args);
+/// Whether a kernel of one pass takes the request, which then needs no workspace: inference, not
+/// f64, not empty, no planes below 16 bytes; backward without dweight and dbias.
+bool TakesInference(const BatchNormForwardArgs& args);
+bool TakesInference(const BatchNormBackwardArgs& args);
 
-/// Requests of equal channels, spatial size and dtypes that TakesPlaneInference.
-Status LaunchPlaneInference(std::span<const BatchNormForwardArgs> segments, StreamHandle stream);
+/// Requests of equal channels, spatial size, layout and dtypes that TakesInference.
+Status LaunchInference(std::span<const BatchNormForwardArgs> segments, StreamHandle stream);
+Status LaunchInference(std::span<const BatchNormBackwardArgs> segments, StreamHandle stream);
 
 }  // namespace norm::internal

@@ -36,6 +36,8 @@ inline constexpr int kRingHelperThreads = 64;
 
 /// The same of the kernel for small planes, and the channels that its items hold at most.
 inline constexpr int kFoldedRingBuffers = 2;
+/// Items whose sums from other blocks may wait.
+inline constexpr int kFoldedReceived = 2 * kFoldedRingBuffers;
 inline constexpr int kMaxFoldedChannels = 16;
 
 /// How items lie in memory and how a group shares one. Counts are of granules of 16 bytes.
@@ -47,6 +49,7 @@ struct RingShape {
   uint32_t run;            // granules of an item that lie side by side, once per image
   uint32_t image;          // from an item's run in one image to that in the next
   uint32_t images;
+  uint32_t rows;   // images that threads carry side by side, where runs are narrow
   uint32_t slice;  // granules (images, where runs are narrow) of a block
   int32_t group_blocks;
   int32_t groups;

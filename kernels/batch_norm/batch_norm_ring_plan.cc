@@ -11,7 +11,7 @@ using norm_device::RingTraits;
 
 // At least what the kernels declare.
 constexpr int64_t kPlaneSharedBytes = 2304;
-constexpr int64_t kFoldedSharedBytes = 27 << 10;
+constexpr int64_t kFoldedSharedBytes = 26880;
 constexpr int64_t kMaxGroupBlocks = 256;  // whose sums one warp gathers
 /// What a round of a group costs beside its bytes, as bytes of a slice: measured on an H200.
 constexpr int64_t kRoundBytes = 11 << 10;
@@ -29,6 +29,7 @@ struct RingKernel {
   RingTraits planes;
   RingTraits folded;
   int64_t published;  // words of a channel
+  int64_t sums;       // of a channel
   /// Of the ring ahead of what is stored, the share that a slice may take, in percent: the rest is
   /// the time that a group's sums have to arrive.
   int64_t slice_percent;
@@ -40,21 +41,39 @@ struct RingKernel {
 };
 
 constexpr RingKernel kForward = {norm_device::kForwardRing, norm_device::kFoldedForwardRing,
-                                 norm_device::kForwardRingSums, 60};
+                                 norm_device::kForwardRingSums, 2, 60};
 constexpr RingKernel kBackward = {norm_device::kBackwardRing, norm_device::kFoldedBackwardRing,
-                                  norm_device::kBackwardRingSums, 75};
+                                  norm_device::kBackwardRingSums, 3, 75};
+
+/// How many blocks share an item at most; whether as a cluster, whose sizes are powers of two.
+struct GroupLimit {
+  int64_t blocks;
+  bool clusters;
+
+  /// Groups of `blocks` that run at once. Larger clusters do not fill every part of a device.
+  constexpr int64_t Groups(int64_t blocks_of_group, int64_t sm_count) const {
+    constexpr int64_t kWholeParts = 16;
+    if (!clusters || blocks_of_group <= 2 || sm_count < kWholeParts) {
+      return sm_count / blocks_of_group;
+    }
+    return sm_count / kWholeParts * kWholeParts / blocks_of_group;
+  }
+};
 
 /// The division of `items` of `values` parts, `step` of them a step and `part_bytes` each, that
 /// takes a block the least time, among those that leave sums of a group the time to arrive.
+/// `ahead(blocks)`: steps of a ring that are summed before they are stored.
+template <typename Ahead>
 Division BestDivision(const RingKernel& kernel, int64_t items, int64_t values, int64_t step,
-                      int64_t part_bytes, int64_t ahead, int64_t max_blocks, int64_t sm_count) {
+                      int64_t part_bytes, Ahead&& ahead, GroupLimit limit, int64_t sm_count) {
   Division best;
   int64_t best_cost = std::numeric_limits<int64_t>::max();
-  for (int64_t blocks = 1; blocks <= std::min({sm_count, max_blocks, values}); ++blocks) {
+  for (int64_t blocks = 1; blocks <= std::min({sm_count, limit.blocks, values}); ++blocks) {
+    if (limit.clusters && (blocks & (blocks - 1)) != 0) continue;
     const int64_t slice = CeilDiv(values, blocks);
     const int64_t steps = CeilDiv(slice, step);
-    if (steps > kernel.MaxSteps(ahead, blocks)) continue;
-    const int64_t rounds = CeilDiv(items, sm_count / blocks);
+    if (steps > kernel.MaxSteps(ahead(blocks), blocks)) continue;
+    const int64_t rounds = CeilDiv(items, limit.Groups(blocks, sm_count));
     const int64_t cost = rounds * (slice * part_bytes + kRoundBytes);
     if (cost < best_cost) {
       best_cost = cost;
@@ -86,10 +105,10 @@ int64_t FoldedChannels(const RingTraits& traits, const BatchNormShape& shape,
   return channels * plane_bytes <= max_run_bytes ? channels : 0;
 }
 
-void SetGroups(RingPlan& plan, const Division& division, int64_t sm_count) {
+void SetGroups(RingPlan& plan, const Division& division, GroupLimit limit, int64_t sm_count) {
   plan.shape.slice = static_cast<uint32_t>(division.slice);
   plan.shape.group_blocks = static_cast<int32_t>(division.group_blocks);
-  plan.shape.groups = static_cast<int32_t>(sm_count / division.group_blocks);
+  plan.shape.groups = static_cast<int32_t>(limit.Groups(division.group_blocks, sm_count));
   plan.shape.steps = static_cast<int32_t>(division.steps);
 }
 
@@ -103,7 +122,12 @@ void SetRing(RingPlan& plan, const RingTraits& traits, int64_t step_bytes, int64
   // Above what a launch may have without asking, which static arrays count towards: the launch asks.
   constexpr int64_t kLeastBytes = (48 << 10) + kRingGranuleBytes;
   plan.launch.dynamic_shared_bytes = std::max(kLeastBytes, plan.shape.ring_steps * step_bytes);
-  plan.launch.cooperative = plan.shape.group_blocks > 1;
+}
+
+/// Sums that a block of the kernel for small planes has room for, behind its ring.
+int64_t ReceivedBytes(const RingKernel& kernel, int64_t blocks, int64_t channels) {
+  return norm_device::kFoldedReceived * blocks * channels * kernel.sums *
+         static_cast<int64_t>(sizeof(double));
 }
 
 std::optional<RingPlan> PlanRing(const RingKernel& kernel, const BatchNormShape& shape, DType dtype,
@@ -142,31 +166,41 @@ std::optional<RingPlan> PlanRing(const RingKernel& kernel, const BatchNormShape&
     const int64_t rows = traits.threads / ring.run;
     const int64_t image_bytes = int64_t{ring.run} * kRingGranuleBytes * traits.tensors;
     const int64_t step_bytes = rows * traits.unroll * image_bytes;
-    const int64_t ring_steps = (device.max_shared_bytes - kFoldedSharedBytes) / step_bytes;
-    // One lane gathers a channel's sums block by block.
-    constexpr int64_t kMaxFoldedBlocks = 16;
-    const Division division =
-        BestDivision(kernel, ring.items, shape.batch, rows * traits.unroll, image_bytes,
-                     ring_steps - traits.in_flight, kMaxFoldedBlocks, device.sm_count);
+    ring.rows = static_cast<uint32_t>(rows);
+    constexpr int64_t kMaxClusterBlocks = 16;
+    const GroupLimit limit = {device.HasClusters() ? kMaxClusterBlocks : 1, true};
+    const auto ring_steps = [&](int64_t blocks) {
+      return (device.max_shared_bytes - kFoldedSharedBytes -
+              ReceivedBytes(kernel, blocks, channels)) /
+             step_bytes;
+    };
+    const Division division = BestDivision(
+        kernel, ring.items, shape.batch, rows * traits.unroll, image_bytes,
+        [&](int64_t blocks) { return ring_steps(blocks) - traits.in_flight; }, limit,
+        device.sm_count);
     if (division.group_blocks == 0) return std::nullopt;
-    SetGroups(plan, division, device.sm_count);
-    SetRing(plan, traits, step_bytes, ring_steps, norm_device::kFoldedRingBuffers);
+    SetGroups(plan, division, limit, device.sm_count);
+    SetRing(plan, traits, step_bytes, ring_steps(division.group_blocks),
+            norm_device::kFoldedRingBuffers);
+    plan.launch.cluster_blocks = ring.group_blocks;
+    plan.launch.dynamic_shared_bytes += ReceivedBytes(kernel, ring.group_blocks, channels);
   } else {
     const RingTraits& traits = kernel.planes;
     ring.item_channels = 1;
     ring.items = ring.channels;
     ring.run = static_cast<uint32_t>(plane_bytes / kRingGranuleBytes);
     const int64_t ring_steps = (device.max_shared_bytes - kPlaneSharedBytes) / traits.StepBytes();
-    const Division division =
-        BestDivision(kernel, ring.items, shape.batch * ring.run,
-                     int64_t{traits.threads} * traits.unroll, kRingGranuleBytes * traits.tensors,
-                     ring_steps - traits.in_flight, kMaxGroupBlocks, device.sm_count);
+    const GroupLimit limit = {kMaxGroupBlocks, false};
+    const Division division = BestDivision(
+        kernel, ring.items, shape.batch * ring.run, int64_t{traits.threads} * traits.unroll,
+        kRingGranuleBytes * traits.tensors, [&](int64_t) { return ring_steps - traits.in_flight; },
+        limit, device.sm_count);
     if (division.group_blocks == 0) return std::nullopt;
-    SetGroups(plan, division, device.sm_count);
+    SetGroups(plan, division, limit, device.sm_count);
     SetRing(plan, traits, traits.StepBytes(), ring_steps, norm_device::kRingBuffers - 1);
+    plan.launch.cooperative = ring.group_blocks > 1;
+    plan.published_words = int64_t{ring.items} * ring.group_blocks * kernel.published;
   }
-  plan.published_words =
-      int64_t{ring.items} * ring.item_channels * ring.group_blocks * kernel.published;
   return plan;
 }
 

@@ -14,7 +14,7 @@ namespace norm::internal {
 struct RingPlan {
   norm_device::RingShape shape = {};
   LaunchConfig launch;
-  int64_t published_words = 0;  // of one segment
+  int64_t published_words = 0;  // of one segment, in scratch
   bool folded = false;          // an item is several channels, its planes no whole granules
 };
 

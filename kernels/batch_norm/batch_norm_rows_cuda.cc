@@ -155,60 +155,6 @@ Status LaunchRowsBackward(const RowsPlan& plan, const BatchNormBackwardArgs& arg
   return Launch(kernel, plan.launch, params, stream);
 }
 
-Status LaunchRowsScale(const RowsScalePlan& plan, const BatchNormForwardArgs& args,
-                       StreamHandle stream) {
-  norm_device::RowsScaleParams params = {};
-  params.source = args.x;
-  params.destination = args.y;
-  params.weight = args.weight;
-  params.bias = args.bias;
-  params.running_mean = static_cast<const float*>(args.running_mean);
-  params.running_var = static_cast<const float*>(args.running_var);
-  params.rstd = static_cast<float*>(args.rstd);
-  params.rows = args.shape.batch * args.shape.spatial;
-  params.channels = static_cast<int>(args.shape.channels);
-  params.columns = plan.columns;
-  params.lanes = plan.lanes;
-  params.eps = args.eps;
-  params.aligned = AllAligned({args.x, args.y}, plan.granule * DTypeSize(args.dtype));
-  params.f32_weights = args.weight_dtype == DType::kF32;
-  const void* kernel = VisitNarrow(args.dtype, [&plan](auto element) {
-    return norm_device::RowsScaleKernel<decltype(element)>(plan.granule, false);
-  });
-  return Launch(kernel, plan.launch, params, stream);
-}
-
-Status LaunchRowsScale(const RowsScalePlan& plan, const BatchNormBackwardArgs& args,
-                       StreamHandle stream) {
-  norm_device::RowsScaleParams params = {};
-  params.source = args.dy;
-  params.destination = args.dx;
-  params.weight = args.weight;
-  params.running_var = static_cast<const float*>(args.running_var);
-  params.rows = args.shape.batch * args.shape.spatial;
-  params.channels = static_cast<int>(args.shape.channels);
-  params.columns = plan.columns;
-  params.lanes = plan.lanes;
-  params.eps = args.eps;
-  params.aligned = AllAligned({args.dy, args.dx}, plan.granule * DTypeSize(args.dtype));
-  params.f32_weights = args.weight_dtype == DType::kF32;
-  const void* kernel = VisitNarrow(args.dtype, [&plan](auto element) {
-    return norm_device::RowsScaleKernel<decltype(element)>(plan.granule, true);
-  });
-  return Launch(kernel, plan.launch, params, stream);
-}
-
-std::optional<RowsScalePlan> PlanScale(const BatchNormForwardArgs& args) {
-  if (args.mode != BatchNormMode::kInference) return std::nullopt;
-  return PlanRowsScale(args.shape, args.dtype);
-}
-
-std::optional<RowsScalePlan> PlanScale(const BatchNormBackwardArgs& args) {
-  if (args.mode != BatchNormMode::kInference) return std::nullopt;
-  if (args.dweight != nullptr || args.dbias != nullptr) return std::nullopt;
-  return PlanRowsScale(args.shape, args.dtype);
-}
-
 std::optional<RowsPlan> PlanTraining(const BatchNormForwardArgs& args, const DeviceTraits& device) {
   if (args.mode != BatchNormMode::kTraining) return std::nullopt;
   return PlanRowsForward(args.shape, args.dtype, device);
@@ -222,7 +168,6 @@ std::optional<RowsPlan> PlanTraining(const BatchNormBackwardArgs& args,
 
 template <typename Args>
 std::optional<size_t> BytesOf(const Args& args, const DeviceTraits& device) {
-  if (PlanScale(args).has_value()) return 0;
   const std::optional<RowsPlan> plan = PlanTraining(args, device);
   if (!plan.has_value()) return std::nullopt;
   return RowsWorkspaceBytes(*plan);
@@ -240,17 +185,11 @@ std::optional<size_t> RowsBytes(const BatchNormBackwardArgs& args, const DeviceT
 
 Status LaunchRows(const BatchNormForwardArgs& args, const DeviceTraits& device, Workspace workspace,
                   StreamHandle stream) {
-  if (const std::optional<RowsScalePlan> plan = PlanScale(args)) {
-    return LaunchRowsScale(*plan, args, stream);
-  }
   return LaunchRowsForward(*PlanTraining(args, device), args, workspace.data, stream);
 }
 
 Status LaunchRows(const BatchNormBackwardArgs& args, const DeviceTraits& device,
                   Workspace workspace, StreamHandle stream) {
-  if (const std::optional<RowsScalePlan> plan = PlanScale(args)) {
-    return LaunchRowsScale(*plan, args, stream);
-  }
   return LaunchRowsBackward(*PlanTraining(args, device), args, workspace.data, stream);
 }
 

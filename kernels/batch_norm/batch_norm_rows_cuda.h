@@ -9,9 +9,8 @@
 
 namespace norm::internal {
 
-/// Bytes of workspace that a request needs, or nothing where these kernels do not take it:
-/// inference that wants dweight or dbias, and what PlanRowsForward, PlanRowsBackward and
-/// PlanRowsScale leave out.
+/// Bytes of workspace that a training request needs, or nothing where these kernels do not take it:
+/// inference, and what PlanRowsForward and PlanRowsBackward leave out.
 std::optional<size_t> RowsBytes(const BatchNormForwardArgs& args, const DeviceTraits& device);
 std::optional<size_t> RowsBytes(const BatchNormBackwardArgs& args, const DeviceTraits& device);
 

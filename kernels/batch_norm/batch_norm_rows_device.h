@@ -20,18 +20,20 @@ inline constexpr int kRowsMaxGather = kRowsWarps * 32;
 constexpr int RowsUnroll(int tensors, int element_bytes) {
   return (element_bytes == 4 ? 4 : 8) / tensors;
 }
+/// Chunks that a warp keeps in registers from its first pass to its second.
+constexpr int RowsRegisterChunks(int tensors, int element_bytes) {
+  return tensors == 1 && element_bytes == 4 ? 2 : 1;
+}
 /// Of all tensors.
 constexpr int RowsChunkBytes(int tensors, int element_bytes) {
   return tensors * RowsUnroll(tensors, element_bytes) * kRowsStripChannels * element_bytes;
 }
 
-/// Shared memory of a training block: barriers, sums of warps, gathered sums, rings.
+/// Shared memory of a training block: barriers, an area for sums and totals, rings.
 inline constexpr int kRowsBarrierBytes = kRowsWarps * kRowsMaxStages * 8;
-inline constexpr int kRowsSumBytes = kRowsWarps / 2 * kRowsStripChannels * 16;
-constexpr int RowsGatherBytes(int tensors) { return tensors * kRowsMaxGather * 16; }
-constexpr int RowsRingOffset(int tensors) {
-  return kRowsBarrierBytes + kRowsSumBytes + RowsGatherBytes(tensors);
-}
+inline constexpr int kRowsSumEntries = kRowsWarps / 2 * kRowsStripChannels;  // of 16 bytes
+constexpr int RowsAreaBytes(int tensors) { return tensors * kRowsSumEntries * 16; }
+constexpr int RowsRingOffset(int tensors) { return kRowsBarrierBytes + RowsAreaBytes(tensors); }
 
 /// A driver's description of a tensor for bulk copies.
 struct alignas(64) RowsTensorMap {
@@ -107,39 +109,11 @@ struct RowsBackwardParams {
   bool f32_weights;
 };
 
-/// Inference: y = (x - mean) * rstd * weight + bias, or dx = dy * rstd * weight.
-struct RowsScaleParams {
-  const void* source;  // x or dy
-  void* destination;   // y or dx
-  const void* weight;
-  const void* bias;
-  const float* running_mean;
-  const float* running_var;
-  float* rstd;
-  int64_t rows;
-  int channels;
-  int columns;  // granules that a block covers side by side
-  int lanes;
-  double eps;
-  bool aligned;
-  bool f32_weights;
-};
-
-/// Threads of an inference block, and granules of each.
-inline constexpr int kRowsScaleThreads = 128;
-inline constexpr int kRowsScaleUnroll = 16;
-/// The widest granule: 16-bit elements have 8 bytes, so that a thread's numbers leave registers to
-/// loads.
-inline constexpr int kRowsScaleGranule = 4;
-
 /// Kernels as the runtime launches them, for F32, F16 and BF16. `bulk`: bulk copies can move the
 /// tensors, and all lie at multiples of a granule.
 template <typename X>
 const void* RowsForwardKernel(bool bulk);
 template <typename X>
 const void* RowsBackwardKernel(bool bulk, bool recompute);
-/// `granule`: kRowsScaleGranule or 1.
-template <typename X>
-const void* RowsScaleKernel(int granule, bool backward);
 
 }  // namespace norm_device

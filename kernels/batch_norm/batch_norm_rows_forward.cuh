@@ -17,11 +17,35 @@
 namespace norm_device {
 namespace rows {
 
+/// Adds a chunk to a lane's sums.
+template <typename X, bool kBulk>
+__device__ void AddChunk(const RowsGrid& grid, const RowsPlace& place,
+                         const typename RowsRing<X, 1, kBulk>::Raw& raw, int chunk,
+                         ChannelSums<X>& sums) {
+  constexpr int kUnroll = RowsRing<X, 1, kBulk>::kUnroll;
+  const bool active = place.Channel(grid) < grid.channels;
+  const int rows_left = active ? static_cast<int>(grid.rows) - place.Row(grid, chunk) : 0;
+  if (rows_left <= 0) return;
+  if (sums.count == 0) sums.Begin(raw[0][0], chunk);
+  if (rows_left > (kUnroll - 1) * place.lane_rows) {
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) sums.Add(raw[0][u]);
+    sums.count += kUnroll;
+  } else {
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      if (rows_left > u * place.lane_rows) {
+        sums.Add(raw[0][u]);
+        ++sums.count;
+      }
+    }
+  }
+}
+
 /// The way up: a lane's sums of chunks from `begin` on.
 template <typename X, bool kBulk>
 __device__ void SumChunks(const RowsForwardParams& p, const RowsPlace& place,
                           RowsRing<X, 1, kBulk>& ring, int begin, int end, ChannelSums<X>& sums) {
-  constexpr int kUnroll = RowsRing<X, 1, kBulk>::kUnroll;
   const RowsGrid& grid = p.grid;
   const StorageOf<X>* const x = static_cast<const StorageOf<X>*>(p.x);
   const int channel = place.Channel(grid);
@@ -30,26 +54,28 @@ __device__ void SumChunks(const RowsForwardParams& p, const RowsPlace& place,
   for (int chunk = begin; chunk < end; ++chunk) {
     typename RowsRing<X, 1, kBulk>::Raw raw;
     ring.ReadUp(chunk, raw);
-    const int rows_left = active ? static_cast<int>(grid.rows) - place.Row(grid, chunk) : 0;
-    if (rows_left > 0) {
-      if (sums.count == 0) sums.Begin(raw[0][0], chunk);
-      if (rows_left > (kUnroll - 1) * place.lane_rows) {
-#pragma unroll
-        for (int u = 0; u < kUnroll; ++u) sums.Add(raw[0][u]);
-        sums.count += kUnroll;
-      } else {
-#pragma unroll
-        for (int u = 0; u < kUnroll; ++u) {
-          if (rows_left > u * place.lane_rows) {
-            sums.Add(raw[0][u]);
-            ++sums.count;
-          }
-        }
-      }
-    }
-    if (sums.count >= ChannelSums<X>::kGroupRows || (sums.count > 0 && chunk == place.chunks - 1)) {
+    AddChunk<X, kBulk>(grid, place, raw, chunk, sums);
+    if (sums.count >= ChannelSums<X>::kGroupRows || (sums.count > 0 && chunk == end - 1)) {
       sums.Flush(x, grid, place, channel, chunk);
     }
+  }
+}
+
+/// The same for the chunks in registers.
+template <typename X, bool kBulk>
+__device__ void SumHeld(
+    const RowsForwardParams& p, const RowsPlace& place,
+    const typename RowsRing<X, 1, kBulk>::Raw (&held)[RowsRing<X, 1, kBulk>::kHeld],
+    ChannelSums<X>& sums) {
+  const RowsGrid& grid = p.grid;
+  const StorageOf<X>* const x = static_cast<const StorageOf<X>*>(p.x);
+  const int channel = place.Channel(grid);
+#pragma unroll
+  for (int h = 0; h < RowsRing<X, 1, kBulk>::kHeld; ++h) {
+    AddChunk<X, kBulk>(grid, place, held[h], place.chunks + h, sums);
+  }
+  if (sums.count > 0) {
+    sums.Flush(x, grid, place, channel, place.chunks + RowsRing<X, 1, kBulk>::kHeld - 1);
   }
 }
 
@@ -75,7 +101,7 @@ __device__ void FinishChannel(const RowsForwardParams& p, int c, const FinishInp
   double variance = fma(-sums.x, offset, sums.y) * inputs.share;
   if (variance < 0.0) variance = 0.0;
   const float rstd = static_cast<float>(rsqrt(variance + p.eps));
-  StoreTotals(p.grid, p.exchange, area, 0, c, mean, rstd);
+  StoreTotals<1>(p.grid, p.exchange, area, 0, c, mean, rstd);
   if (!stores) return;
   if (p.mean != nullptr) p.mean[c] = static_cast<float>(mean);
   if (p.rstd != nullptr) p.rstd[c] = rstd;
@@ -122,32 +148,47 @@ struct ForwardCoefficients {
   }
 };
 
-/// The way down: the output.
+/// The output of a chunk.
 template <typename X, bool kBulk>
-__device__ void WriteChunks(const RowsForwardParams& p, const RowsPlace& place,
-                            RowsRing<X, 1, kBulk>& ring, const ForwardCoefficients& coefficients) {
+__device__ void WriteChunk(const RowsForwardParams& p, const RowsPlace& place,
+                           const typename RowsRing<X, 1, kBulk>::Raw& raw, int chunk,
+                           const ForwardCoefficients& coefficients, uint64_t policy) {
   constexpr int kUnroll = RowsRing<X, 1, kBulk>::kUnroll;
   const RowsGrid& grid = p.grid;
-  const uint64_t policy = PassPolicy();
+  const int row = place.Row(grid, chunk);
   const int channel = place.Channel(grid);
+  const int rows_left = channel < grid.channels ? static_cast<int>(grid.rows) - row : 0;
+  StorageOf<X>* to =
+      static_cast<StorageOf<X>*>(p.y) + channel + static_cast<int64_t>(row) * grid.channels;
   const int64_t step = static_cast<int64_t>(place.lane_rows) * grid.channels;
+#pragma unroll
+  for (int u = 0; u < kUnroll; ++u) {
+    float values[4];
+    Quad<X>::Widen(raw[0][u], values);
+#pragma unroll
+    for (int c = 0; c < 4; ++c) values[c] = coefficients.Apply(values[c], c);
+    if (rows_left > u * place.lane_rows) {
+      StorePassing<X>(to + u * step, Quad<X>::Narrow(values), kBulk || p.wide, policy);
+    }
+  }
+}
+
+/// The way down.
+template <typename X, bool kBulk>
+__device__ void WriteChunks(
+    const RowsForwardParams& p, const RowsPlace& place, RowsRing<X, 1, kBulk>& ring,
+    const typename RowsRing<X, 1, kBulk>::Raw (&held)[RowsRing<X, 1, kBulk>::kHeld],
+    const ForwardCoefficients& coefficients) {
+  const uint64_t policy = PassPolicy();
   for (int chunk = place.chunks - 1; chunk >= 0; --chunk) {
     typename RowsRing<X, 1, kBulk>::Raw raw;
     ring.ReadDown(chunk, raw);
-    const int row = place.Row(grid, chunk);
-    const int rows_left = channel < grid.channels ? static_cast<int>(grid.rows) - row : 0;
-    StorageOf<X>* to =
-        static_cast<StorageOf<X>*>(p.y) + channel + static_cast<int64_t>(row) * grid.channels;
+    WriteChunk<X, kBulk>(p, place, raw, chunk, coefficients, policy);
+  }
+  if (place.extra == 0) return;
 #pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      float values[4];
-      Quad<X>::Widen(raw[0][u], values);
-#pragma unroll
-      for (int c = 0; c < 4; ++c) values[c] = coefficients.Apply(values[c], c);
-      if (rows_left > u * place.lane_rows) {
-        StorePassing<X>(to + u * step, Quad<X>::Narrow(values), kBulk || p.wide, policy);
-      }
-    }
+  for (int h = 0; h < RowsRing<X, 1, kBulk>::kHeld; ++h) {
+    WriteChunk<X, kBulk>(p, place, held[h], place.chunks + h, coefficients, policy);
   }
 }
 
@@ -156,11 +197,16 @@ __global__ void __launch_bounds__(kRowsWarps* kWarpThreads, 1)
     ForwardKernel(const __grid_constant__ RowsForwardParams p) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   extern __shared__ __align__(128) unsigned char memory[];
-  const RowsPlace place(p.grid);
-  const RowsAreas areas(memory);
+  const RowsPlace place(p.grid, RowsRing<X, 1, kBulk>::kHeld);
+  double2* const area = RowsArea(memory);
   const RowsTensorMap* const maps[1] = {&p.x_map};
   const StorageOf<X>* const tensors[1] = {static_cast<const StorageOf<X>*>(p.x)};
   RowsRing<X, 1, kBulk> ring(p.grid, place, maps, tensors, p.wide, memory);
+  typename RowsRing<X, 1, kBulk>::Raw held[RowsRing<X, 1, kBulk>::kHeld];
+  if (place.extra != 0) {
+#pragma unroll
+    for (int h = 0; h < RowsRing<X, 1, kBulk>::kHeld; ++h) ring.Load(place.chunks + h, held[h]);
+  }
   ClearSlots<1>(p.grid, p.exchange);
   auto arrival = cooperative_groups::this_grid().barrier_arrive();
   const int channel = place.Channel(p.grid);
@@ -171,23 +217,26 @@ __global__ void __launch_bounds__(kRowsWarps* kWarpThreads, 1)
 #pragma unroll 1
   for (int part = 0; part < 2; ++part) {
     SumChunks(p, place, ring, part == 0 ? 0 : half, part == 0 ? half : place.chunks, sums);
-    if (part == 0) cooperative_groups::this_grid().barrier_wait(std::move(arrival));
+    if (part == 0) {
+      cooperative_groups::this_grid().barrier_wait(std::move(arrival));
+      if (place.extra != 0) SumHeld<X, kBulk>(p, place, held, sums);
+    }
   }
-  PublishSums(p.grid, place, areas.sums, sums.total, sums.total_square, p.exchange.partials[0]);
+  double(*const channel_sums[2])[4] = {&sums.total, &sums.total_square};
+  PublishSums<1>(p.grid, place, area, channel_sums, p.exchange);
   ForwardCoefficients coefficients;
   coefficients.LoadWeights<X>(p, channel, active);
   const int own = OwnChannel(p.grid, place);
   const FinishInputs<X> inputs(p, own);
   double2 gathered[1];
-  GatherSums(p.grid, place, p.exchange, areas.gathered, gathered);
+  GatherSums(p.grid, place, p.exchange, area, gathered);
   if (own >= 0) {
-    FinishChannel(p, own, inputs, gathered[0], areas.sums,
-                  p.grid.shared_totals || place.block == 0);
+    FinishChannel(p, own, inputs, gathered[0], area, p.grid.shared_totals || place.block == 0);
   }
   RowsSlot totals[1][4];
-  AwaitTotals(p.grid, place, p.exchange, channel, active, areas.sums, totals);
+  AwaitTotals(p.grid, place, p.exchange, channel, active, area, totals);
   coefficients.Take(totals[0]);
-  WriteChunks(p, place, ring, coefficients);
+  WriteChunks(p, place, ring, held, coefficients);
 #endif
 }
 

@@ -79,7 +79,8 @@ std::optional<RowsPlan> PlanRows(const BatchNormShape& shape, DType dtype, int t
   // More chunks under way than bandwidth asks for delay what blocks tell each other; in long passes
   // that does not count.
   const int64_t chunks_of_warp = grid.chunks / (int64_t{grid.set_blocks} * grid.groups);
-  grid.flight = chunks_of_warp <= 12 ? 2 : chunks_of_warp < 64 ? 3 : 5;
+  const int64_t few_chunks = tensors == 1 ? 8 : 12;
+  grid.flight = chunks_of_warp <= few_chunks ? 2 : chunks_of_warp < 32 ? 3 : 5;
   grid.wanted = kWantedStages;
   plan.launch.blocks_x = int64_t{grid.sets} * grid.set_blocks;
   plan.launch.threads_x = norm_device::kRowsWarps * 32;
@@ -98,24 +99,6 @@ std::optional<RowsPlan> PlanRowsForward(const BatchNormShape& shape, DType dtype
 std::optional<RowsPlan> PlanRowsBackward(const BatchNormShape& shape, DType dtype,
                                          const DeviceTraits& device) {
   return PlanRows(shape, dtype, 2, device);
-}
-
-std::optional<RowsScalePlan> PlanRowsScale(const BatchNormShape& shape, DType dtype) {
-  constexpr int64_t kMaxChannels = int64_t{1} << 22;
-  if (!IsRows(shape, dtype) || shape.channels > kMaxChannels) return std::nullopt;
-  const int64_t rows = shape.batch * shape.spatial;
-  RowsScalePlan plan;
-  if (shape.channels % norm_device::kRowsScaleGranule == 0) {
-    plan.granule = norm_device::kRowsScaleGranule;
-  }
-  const int64_t columns = shape.channels / plan.granule;
-  plan.columns = static_cast<int>(std::min<int64_t>(columns, norm_device::kRowsScaleThreads));
-  plan.lanes = norm_device::kRowsScaleThreads / plan.columns;
-  plan.launch.threads_x = norm_device::kRowsScaleThreads;
-  plan.launch.blocks_y = CeilDiv(columns, norm_device::kRowsScaleThreads);
-  plan.launch.blocks_x = std::min(
-      kMaxBlocksX, CeilDiv(rows, static_cast<int64_t>(plan.lanes) * norm_device::kRowsScaleUnroll));
-  return plan;
 }
 
 }  // namespace norm::internal

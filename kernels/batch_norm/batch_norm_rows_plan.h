@@ -24,15 +24,4 @@ std::optional<RowsPlan> PlanRowsForward(const BatchNormShape& shape, DType dtype
 std::optional<RowsPlan> PlanRowsBackward(const BatchNormShape& shape, DType dtype,
                                          const DeviceTraits& device);
 
-/// Inference.
-struct RowsScalePlan {
-  int granule = 1;  // channels of one access
-  int columns = 1;
-  int lanes = 1;
-  LaunchConfig launch;
-};
-
-/// Nothing for planes, f64 and empty tensors.
-std::optional<RowsScalePlan> PlanRowsScale(const BatchNormShape& shape, DType dtype);
-
 }  // namespace norm::internal

@@ -11,16 +11,6 @@
 
 namespace norm_device {
 
-/// The block's shared memory in front of the rings, behind their barriers.
-struct RowsAreas {
-  double2* sums;      // kRowsSumBytes
-  double2* gathered;  // RowsGatherBytes
-
-  __device__ explicit RowsAreas(unsigned char* shared)
-      : sums(reinterpret_cast<double2*>(shared + kRowsBarrierBytes)),
-        gathered(reinterpret_cast<double2*>(shared + kRowsBarrierBytes + kRowsSumBytes)) {}
-};
-
 /// Where a warp and its lanes stand.
 struct RowsPlace {
   int set;
@@ -35,9 +25,11 @@ struct RowsPlace {
   int lane_rows;    // rows of a step
   int first_chunk;  // of the warp
   int stride;       // from one of its chunks to the next
-  int chunks;       // of the warp
+  int chunks;       // of the warp, through its ring
+  int extra;        // further ones, kept in registers
 
-  __device__ explicit RowsPlace(const RowsGrid& grid)
+  /// `register_chunks`: kept in registers where ring and L2 do not hold most.
+  __device__ RowsPlace(const RowsGrid& grid, int register_chunks)
       : set(static_cast<int>(blockIdx.x) / grid.set_blocks),
         block(static_cast<int>(blockIdx.x) % grid.set_blocks),
         warp(static_cast<int>(threadIdx.x) / kWarpThreads),
@@ -53,6 +45,8 @@ struct RowsPlace {
     stride = grid.groups * grid.set_blocks;
     const int end = static_cast<int>(grid.chunks);
     chunks = group < grid.groups && first_chunk < end ? (end - first_chunk - 1) / stride + 1 : 0;
+    extra = chunks > 2 * grid.stages + register_chunks ? register_chunks : 0;
+    chunks -= extra;
   }
   /// The lane's first row of one of the warp's chunks.
   __device__ int Row(const RowsGrid& grid, int chunk) const {
@@ -80,6 +74,7 @@ class RowsRing {
  public:
   static constexpr int kUnroll = RowsUnroll(kTensors, sizeof(StorageOf<X>));
   static constexpr int kBoxBytes = RowsChunkBytes(kTensors, sizeof(StorageOf<X>)) / kTensors;
+  static constexpr int kHeld = RowsRegisterChunks(kTensors, sizeof(StorageOf<X>));
   static constexpr int kRingOffset = RowsRingOffset(kTensors);
   using Raw = QuadOf<X>[kTensors][kUnroll];
 
@@ -136,6 +131,20 @@ class RowsRing {
     Read(chunk, at_, raw);
   }
 
+  /// Any chunk, from global memory.
+  __device__ void Load(int chunk, Raw& raw) const {
+    const int channel = place_.Channel(grid_);
+    const int64_t row = place_.Row(grid_, chunk);
+    if (channel >= grid_.channels) return;
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      if (row + u * place_.lane_rows >= grid_.rows) continue;
+      const int64_t offset = (row + u * place_.lane_rows) * grid_.channels + channel;
+#pragma unroll
+      for (int t = 0; t < kTensors; ++t) raw[t][u] = LoadQuad<X>(tensors_[t] + offset, wide_);
+    }
+  }
+
  private:
   __device__ void Await(int slot, bool arrives) {
     if (!kBulk) return;
@@ -157,16 +166,7 @@ class RowsRing {
       }
       return;
     }
-    const int channel = place_.Channel(grid_);
-    const int64_t row = place_.Row(grid_, chunk);
-    if (channel >= grid_.channels) return;
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      if (row + u * place_.lane_rows >= grid_.rows) continue;
-      const int64_t offset = (row + u * place_.lane_rows) * grid_.channels + channel;
-#pragma unroll
-      for (int t = 0; t < kTensors; ++t) raw[t][u] = LoadQuad<X>(tensors_[t] + offset, wide_);
-    }
+    Load(chunk, raw);
   }
 
   /// `upwards`: the chunk is read on the way up.

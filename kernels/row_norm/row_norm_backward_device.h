@@ -19,6 +19,7 @@ enum class RowBackwardMethod : uint8_t {
   kBlock,         // a block, in shared memory
   kLong,          // sm_90: a block or a cluster, with a warp of each block that feeds the others
   kCluster,       // the blocks of a cluster, in their shared memory
+  kStrips,        // lanes of a warp, or a few warps, in shared memory: row_norm_strip_device.h
   kCarefulWarp,   // f64: a warp, kCarefulElements per thread in registers
   kCarefulBlock,  // f64: a block
   kStreaming,     // a block, read again in every pass; the column kernel sums dweight and dbias
@@ -214,7 +215,7 @@ struct RingKernel {
   bool wide;                   // granules of 16 bytes, else single elements
   bool aligned;                // wide: all tensors begin at multiples of 16 bytes
   bool pipelined;              // kBlock: sm_90 and later; always so for kCluster
-  int granules;                // of a thread
+  int granules;                // of a thread; kStrips: the index of the shape
   int lanes;                   // kTiles: that share a row
   bool plain = false;          // kLong: aligned, without dresidual_sum
   bool weight_is_f32 = false;  // kLong

@@ -1,8 +1,11 @@
 #include "row_norm/row_norm_backward_request.h"
 
+#include <type_traits>
+
 #include "dispatch/dtype_dispatch.h"
 #include "dispatch/workspace_layout.h"
 #include "row_norm/row_norm_kind.h"
+#include "row_norm/row_norm_strip_device.h"
 
 namespace norm::internal {
 namespace {
@@ -148,6 +151,11 @@ const void* FindRingKernel(norm_device::BackwardLaunchKind launch, norm_device::
     using X = decltype(element);
     if (which.method == norm_device::RowBackwardMethod::kLong) {
       return norm_device::LongBackwardKernel<X>(launch, kind, which);
+    }
+    if constexpr (!std::is_same_v<X, norm_device::F32>) {
+      if (which.method == norm_device::RowBackwardMethod::kStrips) {
+        return norm_device::StripBackwardKernel<X>(launch, kind, which.granules);
+      }
     }
     return launch == norm_device::BackwardLaunchKind::kSingle
                ? norm_device::RingBackwardKernel<X>(kind, which)

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <initializer_list>
 
+#include "row_norm/row_norm_strip_tuning.h"
+
 namespace norm::internal {
 namespace {
 
@@ -230,6 +232,7 @@ RowBackwardPlan PlanRowBackward(RowKind kind, int64_t hidden_size, DType dtype, 
   RowBackwardPlan plan;
   if (dtype != DType::kF64) {
     plan.wide = row.wide;
+    if (PlanStripBackward(kind, hidden_size, dtype, ring_tensors, device, plan)) return plan;
     if (PlanTiles(row, plan)) return plan;
     plan = {};
     plan.wide = row.wide;
@@ -280,6 +283,7 @@ RowBackwardLaunch LaunchRowBackward(const RowBackwardPlan& plan, int64_t rows, b
   launch.config.blocks_x = launch.row_blocks * plan.cluster_blocks;
   launch.config.threads_x = plan.threads;
   launch.config.cluster_blocks = plan.cluster_blocks;
+  launch.config.needs_cluster = plan.method == RowBackwardMethod::kLong;
   launch.config.dynamic_shared_bytes = plan.shared_bytes;
   if (plan.UsesRing()) {
     const int64_t stages = CeilDiv(rows, launch.row_blocks * plan.rows_per_block);

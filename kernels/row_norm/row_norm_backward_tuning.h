@@ -20,7 +20,7 @@ struct RowBackwardPlan {
 
   // Ring kernels.
   bool pipelined = false;  // kBlock
-  int granules = 0;        // of a thread
+  int granules = 0;        // of a thread; kStrips: the index of the shape
   int lanes = 0;           // kTiles: that share a row
   int group_warps = 0;     // kGroups: that share a row
   int groups = 1;          // kGroups: of a block
@@ -44,6 +44,7 @@ struct RowBackwardPlan {
   bool UsesRing() const {
     return method == norm_device::RowBackwardMethod::kTiles ||
            method == norm_device::RowBackwardMethod::kGroups ||
+           method == norm_device::RowBackwardMethod::kStrips ||
            method == norm_device::RowBackwardMethod::kBlock ||
            method == norm_device::RowBackwardMethod::kLong ||
            method == norm_device::RowBackwardMethod::kCluster;

@@ -12,6 +12,7 @@
 #include "row_norm/row_norm_quantized_tuning.h"
 #include "row_norm/row_norm_ring_cuda.h"
 #include "row_norm/row_norm_ring_tuning.h"
+#include "row_norm/row_norm_strip_device.h"
 #include "row_norm/row_norm_tuning.h"
 #include "validation/argument_checks.h"
 
@@ -65,12 +66,31 @@ RowForwardParams DeviceParams(const RowNormForwardArgs& args) {
   params.aligned =
       AllAligned({args.x, args.residual, args.weight, args.bias, args.y, args.residual_sum});
   params.round_normalized = args.rounding == Rounding::kNormalizedFirst;
+  params.weight_is_f32 = args.weight_dtype == DType::kF32;
   return params;
+}
+
+/// Rows of 16-bit elements.
+const void* StripKernel(const RowNormForwardArgs& args, RowLaunchKind launch) {
+  const int shape = norm_device::StripShapeOf(args.hidden_size, 0);
+  return args.dtype == DType::kF16 ? norm_device::StripForwardKernel<norm_device::F16>(
+                                         launch, DeviceKind(args.kind), shape)
+                                   : norm_device::StripForwardKernel<norm_device::BF16>(
+                                         launch, DeviceKind(args.kind), shape);
+}
+
+LaunchConfig RequestLaunch(const RowForwardPlan& plan, const RowNormForwardArgs& args) {
+  LaunchConfig launch = RowForwardLaunch(plan, args.rows);
+  if (args.residual != nullptr && plan.residual_shared_bytes > launch.dynamic_shared_bytes) {
+    launch.dynamic_shared_bytes = plan.residual_shared_bytes;
+  }
+  return launch;
 }
 
 const void* Kernel(const RowNormForwardArgs& args, const RowForwardPlan& plan,
                    RowLaunchKind launch) {
   if (UsesRing(plan)) return RowRingSegmentsKernel(args, plan);
+  if (plan.method == norm_device::RowMethod::kStrips) return StripKernel(args, launch);
   return VisitElementPair(args.dtype, args.weight_dtype, [&](auto pair) {
     return norm_device::RowForwardKernel<decltype(pair)>(launch, DeviceKind(args.kind), plan.method,
                                                          plan.wide);
@@ -114,7 +134,10 @@ class SegmentBatch {
     // Blocks loop over more rows than these.
     constexpr int64_t kMaxSegmentBlocks = kMaxBlocksX / RowForwardSegments::kMaxSegments;
     const int64_t most = kMaxSegmentBlocks / plan_.cluster_blocks * plan_.cluster_blocks;
-    const int64_t blocks = std::min(RowForwardLaunch(plan_, args.rows).blocks_x, most);
+    const LaunchConfig alone = RequestLaunch(plan_, args);
+    launch_.dynamic_shared_bytes =
+        std::max(launch_.dynamic_shared_bytes, alone.dynamic_shared_bytes);
+    const int64_t blocks = std::min(alone.blocks_x, most);
     table_.params[table_.segments] = DeviceParams(args);
     table_.first_block[table_.segments + 1] =
         table_.first_block[table_.segments] + static_cast<int32_t>(blocks);
@@ -156,7 +179,7 @@ Status RowNormForwardCuda(const RowNormForwardArgs& args, Workspace workspace,
     return batch.Flush();
   }
   if (UsesRing(plan)) return LaunchRowRing(args, plan, DeviceParams(args), workspace, stream);
-  return Launch(Kernel(args, plan, RowLaunchKind::kSingle), RowForwardLaunch(plan, args.rows),
+  return Launch(Kernel(args, plan, RowLaunchKind::kSingle), RequestLaunch(plan, args),
                 DeviceParams(args), stream);
 }
 

@@ -21,6 +21,7 @@ enum class RowMethod : uint8_t {
   kCluster,    // a cluster of blocks
   kRing,       // a cluster, that passes through shared memory, kShortRingGranules
   kLongRing,   // a cluster, that passes through shared memory, kLongRingGranules
+  kStrips,     // some lanes of a warp, or a few warps; it passes through shared memory
   kStreaming,  // a block, the row is read again in every pass
 };
 
@@ -52,6 +53,7 @@ constexpr int HeldRowElements(RowMethod method, int bytes, bool wide) {
       return wide || bytes == 2 ? kLongBytes / bytes : bytes == 8 ? 16 : 32;
     case RowMethod::kRing:
     case RowMethod::kLongRing:
+    case RowMethod::kStrips:
     case RowMethod::kStreaming:
       break;
   }
@@ -98,6 +100,7 @@ struct RowForwardParams {
                   // bytes
   bool few_rows;  // no multiprocessor finds weight and bias in its cache
   bool round_normalized;  // x * rstd is rounded to the type of x before weight is applied
+  bool weight_is_f32;     // strips: weight and bias are f32, else of the type of x
 };
 
 /// Requests of one launch: as many as the 4 KB hold that launch at no extra cost.

@@ -13,10 +13,17 @@ struct RowForwardMethods {
 
   template <RowMethod kMethod, typename Owner>
   static const void* Held() {
-    constexpr int kElements = HeldRowElements(kMethod, kBytes, kWide);
-    constexpr int kV = kWide ? kWideElements<X> : NarrowRowAccess(kMethod, kBytes);
-    return reinterpret_cast<const void*>(
-        &RowForwardHeld<kLaunch, Pair, kKind, kV, kElements, Owner>);
+    // Such rows of 16-bit elements are strips, if their outputs are not quantized.
+    constexpr bool kStripsOnly = kLaunch == RowLaunchKind::kSingle && !kWide && kBytes == 2 &&
+                                 (kMethod == RowMethod::kLanes8 || kMethod == RowMethod::kLanes16);
+    if constexpr (kStripsOnly) {
+      return nullptr;
+    } else {
+      constexpr int kElements = HeldRowElements(kMethod, kBytes, kWide);
+      constexpr int kV = kWide ? kWideElements<X> : NarrowRowAccess(kMethod, kBytes);
+      return reinterpret_cast<const void*>(
+          &RowForwardHeld<kLaunch, Pair, kKind, kV, kElements, Owner>);
+    }
   }
 
   static const void* Select(RowMethod method) {
@@ -33,6 +40,10 @@ struct RowForwardMethods {
         return Held<RowMethod::kBlockLong, BlockOwner>();
       case RowMethod::kCluster:
         return Held<RowMethod::kCluster, ClusterOwner>();
+      case RowMethod::kRing:
+      case RowMethod::kLongRing:
+      case RowMethod::kStrips:
+        break;
       case RowMethod::kStreaming:
         return reinterpret_cast<const void*>(&RowForwardStreaming < kLaunch, Pair, kKind,
                                              kWide ? kWideElements<X> : 1 >);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "row_norm/row_norm_ring_tuning.h"
+#include "row_norm/row_norm_strip_tuning.h"
 
 namespace norm::internal {
 namespace {
@@ -99,6 +100,8 @@ RowForwardPlan PlanRowForward(int64_t hidden_size, DType dtype, DeviceTraits dev
                               bool quantizes) {
   RowForwardPlan ring;
   if (!quantizes && PlanRowRing(hidden_size, dtype, device, ring)) return ring;
+  RowForwardPlan strips;
+  if (!quantizes && PlanStripForward(hidden_size, dtype, device, strips)) return strips;
   Planner planner(hidden_size, dtype);
   // Long threads: fewer of them take part in a reduction, and several blocks fit a multiprocessor.
   constexpr int kMaxShortThreads = 64;

@@ -19,8 +19,9 @@ struct RowForwardPlan {
   int threads = 0;    // of a block
   int rows_per_block = 1;
   int cluster_blocks = 1;    // that share a row
-  int64_t max_clusters = 0;  // rings: those that loop over all rows; 0: one for each row
+  int64_t max_clusters = 0;  // rings, strips: those that loop over all rows; 0: one for each row
   int64_t shared_bytes = 0;  // dynamic shared memory of a block
+  int64_t residual_shared_bytes = 0;  // strips: of a request with a residual
 
   friend bool operator==(const RowForwardPlan&, const RowForwardPlan&) = default;
 };

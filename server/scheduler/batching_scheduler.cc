@@ -24,9 +24,7 @@ int TotalSlots(const std::vector<BatchExecutor*>& executors) {
 
 int64_t LargestJobBytes(const std::vector<BatchExecutor*>& executors) {
   int64_t largest = -1;
-  for (const BatchExecutor* executor : executors) {
-    largest = std::max(largest, executor->max_batch_bytes());
-  }
+  for (const BatchExecutor* e : executors) largest = std::max(largest, e->max_batch_bytes());
   return largest;
 }
 
@@ -42,9 +40,7 @@ BatchingScheduler::BatchingScheduler(std::vector<BatchExecutor*> executors,
       total_slots_(TotalSlots(executors_)),
       largest_job_bytes_(LargestJobBytes(executors_)),
       largest_healthy_bytes_(largest_job_bytes_) {
-  for (const BatchExecutor* executor : executors_) {
-    devices_.push_back(Device{executor->slots(), 0});
-  }
+  for (const BatchExecutor* e : executors_) devices_.push_back(Device{e->slots(), 0});
   metrics_.SetInFlightLimit(options_.max_in_flight_bytes);
   if (options_.reaping == Reaping::kTimerThread) {
     timer_ = std::thread([this] { RunTimer(); });

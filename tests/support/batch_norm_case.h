@@ -43,6 +43,7 @@ struct BatchBackwardCase {
   DTypePair dtypes = {DType::kF32, DType::kF32};
   double eps = 1e-5;
   SavedStatistics statistics = SavedStatistics::kGiven;  // training only
+  bool only_dx = false;                                  // neither dweight nor dbias
   std::vector<double> dy;
   std::vector<double> x;
   std::vector<double> weight;

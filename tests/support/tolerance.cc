@@ -20,7 +20,7 @@ double NarrowTolerance(Output output, DType dtype, double reference, double scal
     case Output::kDx:
       return std::max(one_ulp, 5e-6 * scale + 4e-7 * floor + rounding);
     case Output::kDParameter:
-      return std::max(one_ulp, 1e-6 * scale + 1e-7 * floor + rounding);
+      return std::max(one_ulp, 1e-6 * scale + rounding);
     default:
       return std::max(one_ulp, 1e-6 * scale + rounding);
   }
@@ -39,7 +39,7 @@ double F32Tolerance(Output output, double reference, double scale, double floor)
     case Output::kDx:
       return 5e-6 * scale + 4e-7 * floor + reference::Ulp(reference::Format::kF32, reference);
     case Output::kDParameter:
-      return 1e-6 * scale + 1e-7 * floor + reference::Ulp(reference::Format::kF32, reference);
+      return 1e-6 * scale + reference::Ulp(reference::Format::kF32, reference);
   }
   return 0.0;
 }
@@ -50,7 +50,7 @@ double F64Tolerance(Output output, double scale, double floor) {
     case Output::kYRoundedFirst:
       return 1e-12 * std::max(1.0, scale);
     case Output::kDParameter:
-      return 1e-12 * scale + 1e-15 * floor;
+      return 1e-12 * scale;
     default:
       return 1e-12 * (scale + floor);
   }

@@ -19,11 +19,11 @@ constexpr DTypePair kF32 = {DType::kF32, DType::kF32};
 /// Slices of one and of several granules, the last one partial; rows that are and are not whole
 /// chunks; rows that are not multiples of 16 bytes.
 constexpr BatchNormShape kShapes[] = {
-    {4, 64, 9000, BatchNormLayout::kNhwc},   {1, 32, 34000, BatchNormLayout::kNhwc},
-    {9001, 128, 1, BatchNormLayout::kNchw},  {4300, 256, 1, BatchNormLayout::kNhwc},
-    {90, 520, 50, BatchNormLayout::kNhwc},   {2150, 1024, 1, BatchNormLayout::kNchw},
-    {5, 36, 3500, BatchNormLayout::kNhwc},   {34000, 4, 1, BatchNormLayout::kNchw},
-    {130, 34816, 1, BatchNormLayout::kNhwc},
+    {4, 64, 9000, BatchNormLayout::kNhwc},  {1, 32, 34000, BatchNormLayout::kNhwc},
+    {9001, 128, 1, BatchNormLayout::kNchw}, {4300, 256, 1, BatchNormLayout::kNhwc},
+    {90, 520, 50, BatchNormLayout::kNhwc},  {2150, 1024, 1, BatchNormLayout::kNchw},
+    {5, 36, 3500, BatchNormLayout::kNhwc},  {34000, 4, 1, BatchNormLayout::kNchw},
+    {40, 34816, 1, BatchNormLayout::kNhwc},
 };
 
 std::string Name(const BatchNormShape& shape) {
@@ -162,7 +162,7 @@ TEST_P(BatchNormRowsDataTest, NanAndInfinityStayInTheirChannels) {
   const BatchForwardCase clean = MakeForward(shape, kF32, BatchNormMode::kTraining);
   BatchForwardCase dirty = clean;
   const size_t channels = static_cast<size_t>(shape.channels);
-  dirty.x[channels * 1000 + 1] = std::nan("");
+  dirty.x[channels * 30 + 1] = std::nan("");
   dirty.x[2] = std::numeric_limits<double>::infinity();
   const std::vector<double> a = ToValues(DType::kF32, RunCase(*runner_, clean).y);
   const std::vector<double> b = ToValues(DType::kF32, RunCase(*runner_, dirty).y);

@@ -33,7 +33,11 @@ void ExpectSound(const RingPlan& plan, norm_device::RingTraits traits, const Bat
   EXPECT_LE(int64_t{ring.groups} * ring.group_blocks, device.sm_count);
   EXPECT_EQ(plan.launch.blocks_x, int64_t{ring.groups} * ring.group_blocks);
   EXPECT_LT(plan.launch.dynamic_shared_bytes, device.max_shared_bytes);
-  EXPECT_EQ(plan.launch.cooperative, ring.group_blocks > 1);
+  // Groups of the kernel for small planes are clusters.
+  EXPECT_EQ(plan.launch.cooperative, !plan.folded && ring.group_blocks > 1);
+  EXPECT_EQ(plan.launch.cluster_blocks, plan.folded ? ring.group_blocks : 1);
+  EXPECT_TRUE(plan.launch.cluster_blocks == 1 || device.HasClusters());
+  EXPECT_EQ(plan.launch.blocks_x % plan.launch.cluster_blocks, 0);
   EXPECT_LE(ring.item_channels, norm_device::kMaxFoldedChannels);
   // Buffers of the items whose sums are taken before the first of them is stored.
   const int64_t buffers = plan.folded ? norm_device::kFoldedRingBuffers : norm_device::kRingBuffers;
@@ -96,6 +100,23 @@ TEST(BatchNormRingPlanTest, SmallPlanesAreTakenSideBySide) {
   EXPECT_EQ(plan->shape.item_channels, 8u);
   EXPECT_EQ(plan->shape.run, 49u);
   EXPECT_EQ(plan->shape.items, 256u);
+}
+
+TEST(BatchNormRingPlanTest, GroupsOfSmallPlanesAreClustersThatFit) {
+  for (int64_t batch : {1, 100, 300, 600, 1000}) {
+    SCOPED_TRACE(batch);
+    const std::optional<RingPlan> plan = PlanBackwardRing({batch, 2048, 49}, DType::kBF16, kH200);
+    ASSERT_TRUE(plan.has_value());
+    const int blocks = plan->shape.group_blocks;
+    EXPECT_EQ(blocks & (blocks - 1), 0);
+    EXPECT_LE(blocks, 16);
+    EXPECT_EQ(plan->published_words, 0);
+  }
+  // Without clusters a block is alone.
+  const std::optional<RingPlan> plan = PlanBackwardRing({8, 64, 49}, DType::kBF16, kSmallCard);
+  ASSERT_TRUE(plan.has_value());
+  EXPECT_EQ(plan->shape.group_blocks, 1);
+  EXPECT_FALSE(PlanBackwardRing({1000, 64, 49}, DType::kBF16, kSmallCard).has_value());
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include "batch_norm/batch_norm_tuning.h"
 #include "row_norm/row_norm_quantized_tuning.h"
 #include "row_norm/row_norm_ring_tuning.h"
+#include "row_norm/row_norm_strip_device.h"
 #include "row_norm/row_norm_tuning.h"
 
 namespace norm::internal {
@@ -19,8 +20,11 @@ constexpr int64_t kHiddenSizes[] = {
     5000, 8191, 8192, 8193, 8200, 9000, 12289, 16384, 16392, 65536, 131072, 200003, 1 << 20};
 
 /// Elements of a row that the plan's threads hold in registers.
-int64_t HeldElements(const RowForwardPlan& plan, DType dtype) {
+int64_t HeldElements(const RowForwardPlan& plan, DType dtype, int64_t hidden_size) {
   if (plan.method == RowMethod::kStreaming) return INT64_MAX;
+  if (plan.method == RowMethod::kStrips) {
+    return norm_device::kStripShapes[norm_device::StripShapeOf(hidden_size, 0)].MaxHidden();
+  }
   if (UsesRing(plan)) {
     const int threads = plan.threads - norm_device::kRingFeederThreads;
     return int64_t{threads} * plan.cluster_blocks * RowRingGranules(plan).of_row * 16 /
@@ -39,7 +43,7 @@ TEST(RowNormTuningTest, EveryRowFitsItsThreads) {
       for (int64_t hidden_size : kHiddenSizes) {
         const RowForwardPlan plan = PlanRowForward(hidden_size, dtype, device);
         SCOPED_TRACE(testing::Message() << DTypeName(dtype) << " " << hidden_size);
-        EXPECT_GE(HeldElements(plan, dtype), hidden_size);
+        EXPECT_GE(HeldElements(plan, dtype, hidden_size), hidden_size);
         EXPECT_EQ(plan.threads % 32, 0);
         EXPECT_LE(plan.threads, norm_device::kMaxBlockRowThreads);
         EXPECT_EQ(plan.wide, hidden_size * DTypeSize(dtype) % 16 == 0);
@@ -54,7 +58,9 @@ TEST(RowNormTuningTest, ASizeOneAboveAPowerOfTwoTakesNoMoreThreads) {
   for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
     for (int64_t hidden_size : {256, 4096, 8192}) {
       const RowForwardPlan odd = PlanRowForward(hidden_size + 1, dtype, kDevice);
-      EXPECT_EQ(HeldElements(odd, dtype), hidden_size + 1) << DTypeName(dtype) << hidden_size;
+      if (odd.method == RowMethod::kStrips) continue;
+      EXPECT_EQ(HeldElements(odd, dtype, hidden_size + 1), hidden_size + 1)
+          << DTypeName(dtype) << hidden_size;
     }
   }
 }
@@ -63,9 +69,12 @@ TEST(RowNormTuningTest, BlocksHaveNoMoreWarpsThanTheRowFills) {
   for (int64_t hidden_size : {4097, 4100, 6144, 8193, 12288}) {
     for (DType dtype : {DType::kF32, DType::kBF16}) {
       const RowForwardPlan plan = PlanRowForward(hidden_size, dtype, kDevice);
-      if (plan.cluster_blocks > 1 || plan.method == RowMethod::kStreaming) continue;
-      const int64_t of_warp = HeldElements(plan, dtype) / (plan.threads / 32);
-      EXPECT_LT(HeldElements(plan, dtype) - of_warp, hidden_size)
+      if (plan.cluster_blocks > 1 || plan.method == RowMethod::kStreaming ||
+          plan.method == RowMethod::kStrips) {
+        continue;
+      }
+      const int64_t of_warp = HeldElements(plan, dtype, hidden_size) / (plan.threads / 32);
+      EXPECT_LT(HeldElements(plan, dtype, hidden_size) - of_warp, hidden_size)
           << DTypeName(dtype) << " " << hidden_size;
     }
   }
@@ -86,9 +95,13 @@ TEST(RowNormTuningTest, MethodsChangeAtTheDocumentedSizes) {
   EXPECT_EQ(method(4097, DType::kF32), RowMethod::kBlock);
   EXPECT_EQ(method(128, DType::kBF16), RowMethod::kLanes4);
   EXPECT_EQ(method(256, DType::kBF16), RowMethod::kLanes8);
-  EXPECT_EQ(method(257, DType::kBF16), RowMethod::kLanes8);
+  EXPECT_EQ(method(31, DType::kBF16), RowMethod::kLanes4);
+  EXPECT_EQ(method(33, DType::kBF16), RowMethod::kStrips);
+  EXPECT_EQ(method(257, DType::kBF16), RowMethod::kStrips);
   EXPECT_EQ(method(1024, DType::kBF16), RowMethod::kBlock);
-  EXPECT_EQ(method(1023, DType::kBF16), RowMethod::kBlock);
+  EXPECT_EQ(method(1023, DType::kBF16), RowMethod::kStrips);
+  EXPECT_EQ(method(4385, DType::kF16), RowMethod::kStrips);
+  EXPECT_EQ(method(4386, DType::kF16), RowMethod::kBlock);
   EXPECT_EQ(method(16384, DType::kF32), RowMethod::kBlockLong);
   EXPECT_EQ(method(16388, DType::kF32), RowMethod::kRing);
   EXPECT_EQ(method(16389, DType::kF32), RowMethod::kCluster);
@@ -137,6 +150,45 @@ TEST(RowNormTuningTest, RingsAreForTheTypeOfXOnDevicesWithClusters) {
   EXPECT_TRUE(UsesRing(PlanRowForward(65536, DType::kBF16, kDevice)));
   EXPECT_FALSE(UsesRing(PlanRowForward(65536, DType::kBF16, kDevice, /*quantizes=*/true)));
   EXPECT_FALSE(UsesRing(PlanRowForward(65536, DType::kBF16, kWithoutClusters)));
+}
+
+TEST(RowNormTuningTest, StripsHoldTheRowAndFitTheDevice) {
+  for (const DeviceTraits& device : {kDevice, kWithoutClusters}) {
+    for (int64_t hidden_size = norm_device::kMinStripHidden;
+         hidden_size <= norm_device::kMaxStripHidden; ++hidden_size) {
+      if (hidden_size % 8 == 0) continue;
+      SCOPED_TRACE(hidden_size);
+      const RowForwardPlan plan = PlanRowForward(hidden_size, DType::kBF16, device);
+      ASSERT_EQ(plan.method, RowMethod::kStrips);
+      EXPECT_EQ(plan, PlanRowForward(hidden_size, DType::kF16, device));
+      const int index = norm_device::StripShapeOf(hidden_size, 0);
+      const norm_device::StripShape& shape = norm_device::kStripShapes[index];
+      // Somebody has a whole strip.
+      EXPECT_GE(hidden_size, shape.Elements());
+      EXPECT_LE(hidden_size, shape.MaxHidden());
+      EXPECT_EQ(plan.threads % shape.GroupThreads(), 0);
+      EXPECT_LE(plan.threads, shape.forward_threads);
+      const int groups = plan.threads / shape.GroupThreads();
+      const auto size = static_cast<int>(hidden_size);
+      for (bool has_residual : {false, true}) {
+        const int rows = norm_device::StripForwardTileRows(shape, size, has_residual);
+        EXPECT_LE(rows, 32);
+        EXPECT_GE(rows * 2 * hidden_size, 32);
+        EXPECT_EQ(rows % (shape.warps > 1 ? 1 : 32 / shape.lanes), 0);
+        const int64_t bytes = has_residual ? plan.residual_shared_bytes : plan.shared_bytes;
+        EXPECT_LE(bytes, device.max_shared_bytes);
+        const int64_t stage =
+            groups * (has_residual ? 2 : 1) * norm_device::TilePlaceBytes(rows, size);
+        EXPECT_GE(bytes - norm_device::StripAffineBytes(shape, norm_device::RowKind::kLayer),
+                  (shape.warps > 1 && !has_residual ? 3 : 2) * stage);
+      }
+    }
+  }
+}
+
+TEST(RowNormTuningTest, QuantizedRowsAreNoStrips) {
+  EXPECT_NE(PlanRowForward(257, DType::kBF16, kDevice, /*quantizes=*/true).method,
+            RowMethod::kStrips);
 }
 
 TEST(RowNormTuningTest, RowsDecideOnlyHowManyBlocksAreLaunched) {

@@ -4,6 +4,7 @@
 
 #include "tests/support/row_norm_sweep.h"
 #include "tests/support/test_runner.h"
+#include "tests/support/tolerance.h"
 
 namespace norm::testing {
 namespace {

@@ -1,0 +1,191 @@
+// A row that threads hold as strips (row_norm_strip.cuh), who shares it, and its statistics.
+#pragma once
+
+#include <cstdint>
+
+#include "primitives/moments.cuh"
+#include "primitives/row_reduce.cuh"
+#include "row_norm/row_norm_device.h"
+#include "row_norm/row_norm_held_statistics.cuh"
+#include "row_norm/row_norm_statistics.cuh"
+#include "row_norm/row_norm_strip.cuh"
+
+namespace norm_device {
+
+/// A thread's part of a row: a strip, and single elements after the strips.
+template <typename X, int kRowThreads, int kWords>
+struct StripRow {
+  using Map = StripMap<X, kRowThreads, kWords>;
+  static constexpr int kElements = Map::kElements;
+  static constexpr int kMaxExtras = Map::kMaxExtras;
+
+  Strip<X, kWords> strip;
+  PackedGranule<X, 1> extra[kMaxExtras];
+  bool holds;  // a strip
+  int extras;
+
+  __device__ void Forget() {
+    strip.Forget();
+#pragma unroll
+    for (int i = 0; i < kMaxExtras; ++i) extra[i].Forget();
+  }
+
+  /// Calls visit(value, i) for every element, with numbers that consecutive elements differ in.
+  template <typename Visit>
+  __device__ void ForEach(Visit&& visit) const {
+    if (holds) {
+#pragma unroll
+      for (int i = 0; i < kElements; ++i) visit(strip.Wide(i), i);
+    }
+#pragma unroll
+    for (int i = 0; i < kMaxExtras; ++i) {
+      if (i < extras) visit(extra[i].Wide(0), i);
+    }
+  }
+  /// The same where few registers matter more than time.
+  template <typename Visit>
+  __device__ void ForEachSlowly(Visit&& visit) const {
+    if (holds) {
+      constexpr int kPerWord = Strip<X, kWords>::kPerWord;
+      uint32_t words[kWords];
+#pragma unroll
+      for (int i = 0; i < kWords; ++i) words[i] = strip.words[i];
+#pragma unroll 1
+      for (int i = 0; i < kWords; ++i) {
+#pragma unroll
+        for (int k = 0; k < kPerWord; ++k) visit(WordCodec<X>::Widen(words + i, k));
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kMaxExtras; ++i) {
+      if (i < extras) visit(extra[i].Wide(0));
+    }
+  }
+};
+
+/// The threads that share a row: kLanes lanes of a warp, or kWarps whole warps with a barrier of
+/// their own.
+template <int kLanes, int kWarps>
+class StripOwner {
+ public:
+  static constexpr int kThreads = kWarps * kWarpThreads;  // of a group
+  struct alignas(16) Scratch {
+    double partial[2][2][kWarps];
+  };
+
+  __device__ StripOwner(Scratch& scratch, int group) : scratch_(&scratch), group_(group) {}
+
+  __device__ void Barrier() const {
+    if constexpr (kWarps == 1) {
+      __syncwarp();
+    } else {
+      asm volatile("bar.sync %0, %1;" ::"r"(group_ + 1), "n"(kThreads) : "memory");
+    }
+  }
+  template <typename C, int K>
+  __device__ void Sum(C (&values)[K]) {
+    LaneSum<kLanes>(values);
+    if constexpr (kWarps > 1) {
+      const int warp = static_cast<int>(threadIdx.x) / kWarpThreads % kWarps;
+#pragma unroll
+      for (int k = 0; k < K; ++k) Part<C>(k)[warp] = values[k];
+      Barrier();
+#pragma unroll
+      for (int k = 0; k < K; ++k) {
+        values[k] = C(0);
+#pragma unroll
+        for (int i = 0; i < kWarps; ++i) values[k] += Part<C>(k)[i];
+      }
+      turn_ ^= 1;
+    }
+  }
+  /// Whether `condition` holds for a row whose threads must reach sums together with this one's.
+  __device__ static bool AnyRow(bool condition) {
+    return kLanes == kWarpThreads ? condition : __any_sync(0xffffffffU, condition) != 0;
+  }
+
+ private:
+  template <typename T>
+  __device__ T* Part(int k) const {
+    return reinterpret_cast<T*>(scratch_->partial[turn_][k]);
+  }
+
+  Scratch* scratch_;
+  int group_;
+  int turn_ = 0;
+};
+
+/// Statistics of a row in f64, for rows whose sums leave the range of f32.
+template <RowKind kKind, typename Row, typename Owner>
+__device__ RowStats<float> WideStripStatistics(const Row& row, Owner& owner, double inverse_size,
+                                               double eps) {
+  RowStats<float> stats;
+  double mean = 0.0;
+  if (kKind == RowKind::kLayer) {
+    double sum[1] = {};
+    row.ForEachSlowly([&](float value) { sum[0] += static_cast<double>(value); });
+    owner.Sum(sum);
+    mean = sum[0] * inverse_size;
+    SplitMean(mean, stats.mean, stats.mean_correction);
+  }
+  double squares[1] = {};
+  row.ForEachSlowly([&](float value) {
+    const double centred = static_cast<double>(value) - mean;
+    squares[0] = fma(centred, centred, squares[0]);
+  });
+  owner.Sum(squares);
+  stats.rstd = static_cast<float>(ReciprocalDeviation(squares[0] * inverse_size, eps));
+  return stats;
+}
+
+/// RMSNorm: one reduction. LayerNorm: two; the deviations from the rounded mean correct it.
+template <RowKind kKind, typename Row, typename Owner>
+__device__ RowStats<float> StripStatistics(Row& row, Owner& owner, const RowForwardParams& p) {
+  constexpr int kChains = 4;
+  const auto inverse_size = static_cast<float>(p.inverse_size);
+  RowStats<float> stats;
+  if (kKind == RowKind::kLayer) {
+    float chains[kChains] = {};
+    row.ForEach([&](float value, int i) { chains[i % kChains] += value; });
+    float sum[1] = {(chains[0] + chains[1]) + (chains[2] + chains[3])};
+    owner.Sum(sum);
+    stats.mean = sum[0] * inverse_size;
+  }
+  float sums[kChains] = {};
+  float squares[kChains] = {};
+  row.ForEach([&](float value, int i) {
+    if (kKind == RowKind::kLayer) {
+      value -= stats.mean;
+      sums[i % kChains] += value;
+    }
+    squares[i % kChains] = fmaf(value, value, squares[i % kChains]);
+  });
+  float totals[2] = {(squares[0] + squares[1]) + (squares[2] + squares[3]),
+                     (sums[0] + sums[1]) + (sums[2] + sums[3])};
+  float mean_square;
+  if constexpr (kKind == RowKind::kLayer) {
+    owner.Sum(totals);
+    const float shift = totals[1] * inverse_size;
+    mean_square = fmaf(-totals[1], shift, totals[0]) * inverse_size;
+    // Not max(): a NaN stays one.
+    if (mean_square < 0.0F) mean_square = 0.0F;
+    const float mean = stats.mean + shift;
+    const float of_shift = mean - stats.mean;
+    stats.mean_correction = (stats.mean - (mean - of_shift)) + (shift - of_shift);
+    stats.mean = mean;
+  } else {
+    float total[1] = {totals[0]};
+    owner.Sum(total);
+    mean_square = total[0] * inverse_size;
+  }
+  row.Forget();
+  stats.rstd = __frsqrt_rn(mean_square + static_cast<float>(p.eps));
+  const bool leaves = RowEps{p.eps, p.smallest_square}.SquaresLeaveF32(mean_square);
+  if (Owner::AnyRow(leaves)) {
+    const RowStats<float> wide = WideStripStatistics<kKind>(row, owner, p.inverse_size, p.eps);
+    if (leaves) stats = wide;
+  }
+  return stats;
+}
+
+}  // namespace norm_device
