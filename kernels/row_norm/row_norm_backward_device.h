@@ -66,6 +66,7 @@ struct RingBackwardParams {
   void* dx;
   float* dweight_partials;  // [chunks * row blocks, hidden_size]; null: not wanted
   float* dbias_partials;
+  double* strip_totals;  // kStrips: sums of blocks, where one takes many rows; else null
   void* dweight;  // group kernel: one block writes the sums themselves; null where partial rows are
   void* dbias;    // finalized
   int64_t rows;
