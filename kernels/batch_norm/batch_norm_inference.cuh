@@ -19,13 +19,21 @@ struct alignas(16) InferenceEntry {
   float weight;  // 0: it is in `factor`
 
   __device__ __forceinline__ bool IsDirect() const { return weight == 0.0F; }
-  __device__ __forceinline__ float ApplyDirect(float value) const {
-    return fmaf(value - mean, factor, shift);
-  }
   __device__ __forceinline__ float Apply(float value) const {
-    return IsDirect() ? ApplyDirect(value) : fmaf((value - mean) * factor, weight, shift);
+    return IsDirect() ? fmaf(value - mean, factor, shift)
+                      : fmaf((value - mean) * factor, weight, shift);
   }
 };
+
+/// Whether the direct form of two-byte elements has the mean in its shift, which costs less than
+/// their rounding while the mean is a few deviations: `mean` is 0 then.
+template <typename X>
+inline constexpr bool kMeanInShift = sizeof(StorageOf<X>) == 2;
+
+template <typename X>
+__device__ __forceinline__ float ApplyDirect(float value, float mean, float factor, float shift) {
+  return kMeanInShift<X> ? fmaf(value, factor, shift) : fmaf(value - mean, factor, shift);
+}
 
 __device__ __forceinline__ uint32_t Quotient(uint32_t value, Divisor divisor) {
   return __umulhi(value, divisor.factor) >> divisor.shift;
@@ -70,7 +78,14 @@ __device__ __forceinline__ InferenceEntry LoadEntry(const InferenceChannels& cha
   constexpr float kLargest = 1e18F;
   const float factor = rstd * weight;
   const bool plain = fabsf(factor) > kSmallest && fabsf(factor) < kLargest;
-  if (plain || weight == 0.0F || !isfinite(weight)) return {mean, factor, shift, 0.0F};
+  if constexpr (kMeanInShift<X>) {
+    constexpr float kFewDeviations = 8.0F;
+    if ((plain && fabsf(mean * rstd) <= kFewDeviations) || weight == 0.0F) {
+      return {0.0F, factor, fmaf(-mean, factor, shift), 0.0F};
+    }
+  } else {
+    if (plain || weight == 0.0F) return {mean, factor, shift, 0.0F};
+  }
   return {mean, rstd, shift, weight};
 }
 

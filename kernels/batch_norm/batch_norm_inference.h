@@ -72,15 +72,14 @@ struct PlaneInferenceSegment {
   void* destination;
   InferenceChannels channels;
   uint32_t elements;
-  uint32_t first_block;
 };
 inline constexpr int kMaxPlaneBlockElements = kPlaneBlockGranules * 8;
 inline constexpr int kInferenceSegments = 16;
 
-/// [batch, channels, spatial]. Requests of equal channels, spatial size and dtypes.
+/// [batch, channels, spatial]. Requests of equal channels, spatial size and dtypes, one for every
+/// blockIdx.y.
 struct PlaneInferenceParams {
   PlaneInferenceSegment segments[kInferenceSegments];
-  int32_t segment_count;
   uint32_t channels;
   uint32_t spatial;  // at least the elements of a granule, and 2
   uint32_t image;    // channels * spatial

@@ -110,13 +110,12 @@ Status LaunchPlaneInference(const Request& first, const PlaneInferencePlan& plan
     const size_t count = std::min<size_t>(parts.size(), norm_device::kInferenceSegments);
     LaunchConfig launch;
     launch.threads_x = norm_device::kPlaneThreads;
-    launch.blocks_x = 0;
+    launch.blocks_y = static_cast<int64_t>(count);
     for (size_t i = 0; i < count; ++i) {
       params.segments[i] = parts[i];
-      params.segments[i].first_block = static_cast<uint32_t>(launch.blocks_x);
-      launch.blocks_x += PlaneInferenceBlocks(parts[i].elements, first.dtype);
+      launch.blocks_x =
+          std::max(launch.blocks_x, PlaneInferenceBlocks(parts[i].elements, first.dtype));
     }
-    params.segment_count = static_cast<int32_t>(count);
     NORM_RETURN_IF_ERROR(Launch(kernel, launch, params, stream));
     parts = parts.subspan(count);
   }

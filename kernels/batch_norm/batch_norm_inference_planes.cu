@@ -43,8 +43,8 @@ __device__ __forceinline__ void WriteGranules(const PlaneInferenceParams& p,
 #pragma unroll
       for (int i = 0; i < kElements; ++i) {
         const bool first = kWholePlanes || i == 0 || i < own;
-        values[i] = fmaf(values[i] - (first ? a.mean : b.mean), first ? a.factor : b.factor,
-                         first ? a.shift : b.shift);
+        values[i] = ApplyDirect<X>(values[i], first ? a.mean : b.mean, first ? a.factor : b.factor,
+                                   first ? a.shift : b.shift);
       }
       StoreGranuleWords<X, kAligned>(destination + granule * kRingGranuleBytes,
                                      WideGranule<X>::Narrow(values));
@@ -81,12 +81,9 @@ __global__ void __launch_bounds__(kPlaneThreads)
   constexpr uint32_t kBlockElements = kPlaneBlockGranules * kElements;
   // A plane has at least a granule's elements.
   __shared__ InferenceEntry entries[kPlaneBlockGranules + 2];
-  // A single segment's numbers are operands as they are.
-  PlaneInferenceSegment segment = p.segments[0];
-  for (int s = 1; s < p.segment_count && blockIdx.x >= p.segments[s].first_block; ++s) {
-    segment = p.segments[s];
-  }
-  const uint32_t first = (blockIdx.x - segment.first_block) * kBlockElements;
+  const PlaneInferenceSegment& segment = p.segments[blockIdx.y];
+  const uint32_t first = blockIdx.x * kBlockElements;
+  if (first >= segment.elements) return;
   const uint32_t left = segment.elements - first;
   const int64_t offset = static_cast<int64_t>(first) * sizeof(StorageOf<X>);
   const char* source = static_cast<const char*>(segment.source) + offset;

@@ -76,7 +76,7 @@ __device__ __forceinline__ void WriteRows(const RowEntries<X, kElements>& entrie
   for (int g = 0; g < kGranulesOf<X>; ++g) {
     if (kWholeBlock || g < rows) {
       granules[g].Map(
-          [&](float value, int i) { return fmaf(value - mean[i], factor[i], shift[i]); });
+          [&](float value, int i) { return ApplyDirect<X>(value, mean[i], factor[i], shift[i]); });
       granules[g].Store(destination + g * step);
     }
   }

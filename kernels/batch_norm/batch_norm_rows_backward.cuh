@@ -6,6 +6,7 @@
 
 #include <utility>
 
+#include "batch_norm/batch_norm_rows_coefficients.cuh"
 #include "batch_norm/batch_norm_rows_exchange.cuh"
 #include "batch_norm/batch_norm_rows_ring.cuh"
 #include "batch_norm/batch_norm_rows_sums.cuh"
@@ -108,52 +109,13 @@ __device__ void FinishChannel(const RowsBackwardParams& p, int c,
     rstd = static_cast<float>(rsqrt(variance + p.eps));
   }
   const double dweight = static_cast<double>(rstd) * fma(-offset, sums[0].x, sums[0].y);
-  StoreTotals(p.grid, p.exchange, area, 0, c, inputs.reference + offset, rstd);
-  StoreTotals(p.grid, p.exchange, area, 1, c, sums[0].x * inputs.share,
-              static_cast<float>(dweight * inputs.share));
+  StoreTotals<2>(p.grid, p.exchange, area, 0, c, inputs.reference + offset, rstd);
+  StoreTotals<2>(p.grid, p.exchange, area, 1, c, sums[0].x * inputs.share,
+                 static_cast<float>(dweight * inputs.share));
   if (!stores) return;
   StoreWeight<X>(p.dweight, p.f32_weights, c, static_cast<float>(dweight));
   StoreWeight<X>(p.dbias, p.f32_weights, c, static_cast<float>(sums[0].x));
 }
-
-/// What a lane's granule needs for the output: the mean, rstd, the means of dy * h and of dy, what
-/// f32 leaves of the means in the sum, weight.
-struct BackwardCoefficients {
-  float mean[4];
-  float rstd[4];
-  float mean_dyh[4];
-  float mean_dy[4];
-  float rest[4];
-  float scale[4];
-
-  template <typename X>
-  __device__ void LoadWeights(const RowsBackwardParams& p, int channel, bool active) {
-#pragma unroll
-    for (int c = 0; c < 4; ++c) {
-      scale[c] = active ? LoadWeight<X>(p.weight, p.f32_weights, channel + c, 1.0F) : 1.0F;
-    }
-  }
-  __device__ void Take(const RowsSlot (&totals)[2][4]) {
-#pragma unroll
-    for (int c = 0; c < 4; ++c) {
-      const double whole = FirstOf(totals[0][c]);
-      const double whole_dy = FirstOf(totals[1][c]);
-      mean[c] = static_cast<float>(whole);
-      mean_dy[c] = static_cast<float>(whole_dy);
-      rstd[c] = SecondFloatOf(totals[0][c]);
-      mean_dyh[c] = SecondFloatOf(totals[1][c]);
-      const double left = isfinite(whole) ? whole - static_cast<double>(mean[c]) : 0.0;
-      const double left_dy = isfinite(whole_dy) ? whole_dy - static_cast<double>(mean_dy[c]) : 0.0;
-      rest[c] = static_cast<float>(
-          left * static_cast<double>(rstd[c]) * static_cast<double>(mean_dyh[c]) - left_dy);
-    }
-  }
-  __device__ float Apply(float gradient, float value, int c) const {
-    const float h = (value - mean[c]) * rstd[c];
-    const float centred = (gradient - mean_dy[c]) + rest[c];
-    return fmaf(-h, mean_dyh[c], centred) * rstd[c] * scale[c];
-  }
-};
 
 /// The output of a chunk.
 template <typename X, bool kBulk>
@@ -207,7 +169,7 @@ __global__ void __launch_bounds__(kRowsWarps* kWarpThreads, 1)
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   extern __shared__ __align__(128) unsigned char memory[];
   const RowsPlace place(p.grid, RowsRing<X, 2, kBulk>::kHeld);
-  const RowsAreas areas(memory);
+  double2* const area = RowsArea(memory);
   const RowsTensorMap* const maps[2] = {&p.dy_map, &p.x_map};
   const StorageOf<X>* const tensors[2] = {static_cast<const StorageOf<X>*>(p.dy),
                                           static_cast<const StorageOf<X>*>(p.x)};
@@ -232,19 +194,20 @@ __global__ void __launch_bounds__(kRowsWarps* kWarpThreads, 1)
       if (place.extra != 0) SumHeld<X, kBulk, kRecompute>(p, place, held, sums);
     }
   }
-  PublishSums(p.grid, place, areas.sums, sums.total_dy, sums.total_dyd, p.exchange.partials[0]);
-  PublishSums(p.grid, place, areas.sums, sums.total_d, sums.total_square, p.exchange.partials[1]);
+  double(*const channel_sums[4])[4] = {&sums.total_dy, &sums.total_dyd, &sums.total_d,
+                                       &sums.total_square};
+  PublishSums<2>(p.grid, place, area, channel_sums, p.exchange);
   BackwardCoefficients coefficients;
   coefficients.LoadWeights<X>(p, channel, active);
   const int own = OwnChannel(p.grid, place);
   const GradientInputs<X, kRecompute> inputs(p, own);
   double2 gathered[2];
-  GatherSums(p.grid, place, p.exchange, areas.gathered, gathered);
+  GatherSums(p.grid, place, p.exchange, area, gathered);
   if (own >= 0) {
-    FinishChannel(p, own, inputs, gathered, areas.sums, p.grid.shared_totals || place.block == 0);
+    FinishChannel(p, own, inputs, gathered, area, p.grid.shared_totals || place.block == 0);
   }
   RowsSlot totals[2][4];
-  AwaitTotals(p.grid, place, p.exchange, channel, active, areas.sums, totals);
+  AwaitTotals(p.grid, place, p.exchange, channel, active, area, totals);
   coefficients.Take(totals);
   WriteChunks(p, place, ring, held, coefficients);
 #endif

@@ -29,13 +29,11 @@ constexpr int RowsChunkBytes(int tensors, int element_bytes) {
   return tensors * RowsUnroll(tensors, element_bytes) * kRowsStripChannels * element_bytes;
 }
 
-/// Shared memory of a training block: barriers, sums of warps, gathered sums, rings.
+/// Shared memory of a training block: barriers, an area for sums and totals, rings.
 inline constexpr int kRowsBarrierBytes = kRowsWarps * kRowsMaxStages * 8;
-inline constexpr int kRowsSumBytes = kRowsWarps / 2 * kRowsStripChannels * 16;
-constexpr int RowsGatherBytes(int tensors) { return tensors * kRowsMaxGather * 16; }
-constexpr int RowsRingOffset(int tensors) {
-  return kRowsBarrierBytes + kRowsSumBytes + RowsGatherBytes(tensors);
-}
+inline constexpr int kRowsSumEntries = kRowsWarps / 2 * kRowsStripChannels;  // of 16 bytes
+constexpr int RowsAreaBytes(int tensors) { return tensors * kRowsSumEntries * 16; }
+constexpr int RowsRingOffset(int tensors) { return kRowsBarrierBytes + RowsAreaBytes(tensors); }
 
 /// A driver's description of a tensor for bulk copies.
 struct alignas(64) RowsTensorMap {

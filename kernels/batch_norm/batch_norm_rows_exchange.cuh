@@ -10,76 +10,86 @@
 
 namespace norm_device {
 
-/// Publishes the block's sums: lanes of a warp that share a column are added up, then
-/// groups, in a fixed order. `area` holds kRowsSumBytes. All threads of the block call.
-__device__ inline void PublishSums(const RowsGrid& grid, const RowsPlace& place, double2* area,
-                                   double (&a)[4], double (&b)[4], RowsSlot* partials) {
-  constexpr int kAreaEntries = kRowsSumBytes / 16;
+/// The block's shared memory behind the barriers of the rings, RowsAreaBytes: sums of groups, then
+/// gathered sums and totals.
+__device__ inline double2* RowsArea(unsigned char* shared) {
+  return reinterpret_cast<double2*>(shared + kRowsBarrierBytes);
+}
+
+/// Publishes the block's sums, two of a slot: lanes of a warp that share a column are added up, then
+/// groups, in a fixed order. All threads of the block call.
+template <int kArrays>
+__device__ void PublishSums(const RowsGrid& grid, const RowsPlace& place, double2* area,
+                            double (*const (&sums)[2 * kArrays])[4], const RowsExchange& exchange) {
 #pragma unroll
   for (int offset = kWarpThreads / 2; offset > 0; offset /= 2) {
     if (offset < place.columns) break;
 #pragma unroll
-    for (int c = 0; c < 4; ++c) {
-      a[c] += __shfl_xor_sync(0xffffffffU, a[c], offset);
-      b[c] += __shfl_xor_sync(0xffffffffU, b[c], offset);
+    for (int i = 0; i < 8 * kArrays; ++i) {
+      double& value = (*sums[i / 4])[i % 4];
+      value += __shfl_xor_sync(0xffffffffU, value, offset);
     }
   }
-  RowsSlot* const to = partials + static_cast<int64_t>(place.block) * grid.channels;
+  const int64_t block_offset = static_cast<int64_t>(place.block) * grid.channels;
   const int channel = place.Channel(grid);
   if (grid.groups == 1) {
     if (place.group == 0 && place.lane < place.columns && channel < grid.channels) {
 #pragma unroll
-      for (int c = 0; c < 4; ++c) StoreSlot(&to[channel + c], a[c], b[c]);
-    }
-    return;
-  }
-  const bool has_column = place.lane < place.columns;
-  const auto entry = [&](int row) {
-    return area + (row * grid.strips + place.strip) * grid.strip_channels + place.lane;
-  };
-  int count = grid.groups;
-  while (count * grid.strips * grid.strip_channels > kAreaEntries) {
-    const int half = (count + 1) / 2;
-    if (has_column && place.group >= half && place.group < count) {
-#pragma unroll
-      for (int c = 0; c < 4; ++c) {
-        entry(place.group - half)[c * place.columns] = make_double2(a[c], b[c]);
+      for (int i = 0; i < 4 * kArrays; ++i) {
+        StoreSlot(&exchange.partials[i / 4][block_offset + channel + i % 4],
+                  (*sums[i / 4 * 2])[i % 4], (*sums[i / 4 * 2 + 1])[i % 4]);
       }
     }
     __syncthreads();
+    return;
+  }
+  const bool has_column = place.lane < place.columns;
+  const auto entry = [&](int row, int i) -> double2& {
+    return area[i / 4 * kRowsSumEntries + (row * grid.strips + place.strip) * grid.strip_channels +
+                place.lane + i % 4 * place.columns];
+  };
+  const auto put = [&](int row) {
+#pragma unroll
+    for (int i = 0; i < 4 * kArrays; ++i) {
+      entry(row, i) = make_double2((*sums[i / 4 * 2])[i % 4], (*sums[i / 4 * 2 + 1])[i % 4]);
+    }
+  };
+  int count = grid.groups;
+  while (count * grid.slice_channels > kRowsSumEntries) {
+    const int half = (count + 1) / 2;
+    if (has_column && place.group >= half && place.group < count) put(place.group - half);
+    __syncthreads();
     if (has_column && place.group < count - half) {
 #pragma unroll
-      for (int c = 0; c < 4; ++c) {
-        const double2 other = entry(place.group)[c * place.columns];
-        a[c] += other.x;
-        b[c] += other.y;
+      for (int i = 0; i < 4 * kArrays; ++i) {
+        const double2 other = entry(place.group, i);
+        (*sums[i / 4 * 2])[i % 4] += other.x;
+        (*sums[i / 4 * 2 + 1])[i % 4] += other.y;
       }
     }
     __syncthreads();
     count = half;
   }
-  if (has_column && place.group < count) {
-#pragma unroll
-    for (int c = 0; c < 4; ++c) {
-      entry(place.group)[c * place.columns] = make_double2(a[c], b[c]);
-    }
-  }
+  if (has_column && place.group < count) put(place.group);
   __syncthreads();
-  for (int own = static_cast<int>(threadIdx.x); own < grid.slice_channels;
-       own += static_cast<int>(blockDim.x)) {
-    const int in_strip = own % grid.strip_channels;
-    const double2* from =
-        area + own - in_strip + in_strip % kRowsGranule * place.columns + in_strip / kRowsGranule;
+  for (int own = static_cast<int>(threadIdx.x); own < kArrays * grid.slice_channels;
+       own += kRowsWarps * kWarpThreads) {
+    const int k = own / grid.slice_channels;
+    const int in_slice = own - k * grid.slice_channels;
+    const int in_strip = in_slice % grid.strip_channels;
+    const double2* from = area + k * kRowsSumEntries + in_slice - in_strip +
+                          in_strip % kRowsGranule * place.columns + in_strip / kRowsGranule;
     double first = 0.0;
     double second = 0.0;
 #pragma unroll 4
     for (int row = 0; row < count; ++row) {
-      const double2 value = from[row * grid.strips * grid.strip_channels];
+      const double2 value = from[row * grid.slice_channels];
       first += value.x;
       second += value.y;
     }
-    if (place.set * grid.slice_channels + own < grid.channels) {
-      StoreSlot(&to[place.set * grid.slice_channels + own], first, second);
+    const int own_channel = place.set * grid.slice_channels + in_slice;
+    if (own_channel < grid.channels) {
+      StoreSlot(&exchange.partials[k][block_offset + own_channel], first, second);
     }
   }
   __syncthreads();
@@ -95,7 +105,7 @@ __device__ inline int OwnChannel(const RowsGrid& grid, const RowsPlace& place) {
 }
 
 /// The sums over all blocks of the set, in the threads that have an OwnChannel. All threads of the
-/// block call; `area` holds RowsGatherBytes.
+/// block call.
 template <int kArrays>
 __device__ void GatherSums(const RowsGrid& grid, const RowsPlace& place,
                            const RowsExchange& exchange, double2* area, double2 (&sums)[kArrays]) {
@@ -164,41 +174,42 @@ __device__ void GatherSums(const RowsGrid& grid, const RowsPlace& place,
   }
 }
 
+/// Where the totals of a block's own lie in its area: behind gathered sums.
+template <int kArrays>
+__device__ RowsSlot* OwnTotals(double2* area) {
+  return reinterpret_cast<RowsSlot*>(area + kArrays * kRowsMaxGather);
+}
+
 /// Passes on a channel's totals, array `k`, from the thread that has finished it: to all blocks, or
-/// through `area` (kRowsSumBytes) to its own where every block finishes all channels.
-__device__ inline void StoreTotals(const RowsGrid& grid, const RowsExchange& exchange,
-                                   double2* area, int k, int channel, double first, float second) {
+/// to its own where every block finishes all channels.
+template <int kArrays>
+__device__ void StoreTotals(const RowsGrid& grid, const RowsExchange& exchange, double2* area,
+                            int k, int channel, double first, float second) {
   if (grid.shared_totals) {
     StoreSlot(&exchange.totals[k][channel], first, second);
   } else {
-    reinterpret_cast<RowsSlot*>(area)[k * grid.gather + threadIdx.x] = PackSlot(first, second);
+    OwnTotals<kArrays>(area)[k * grid.gather + threadIdx.x] = PackSlot(first, second);
   }
 }
 
 /// Totals of a lane's four channels, from its first on. Where they come from other blocks the first
-/// group asks for them and passes them on through `area` (kRowsSumBytes). All threads of the block
-/// call; `active`: the lane has channels.
+/// group asks for them and passes them on. All threads of the block call; `active`: the lane has
+/// channels.
 template <int kArrays>
 __device__ void AwaitTotals(const RowsGrid& grid, const RowsPlace& place,
                             const RowsExchange& exchange, int channel, bool active, double2* area,
                             RowsSlot (&totals)[kArrays][4]) {
-  const RowsSlot* const entries = reinterpret_cast<const RowsSlot*>(area);
+  __syncthreads();
   if (!grid.shared_totals) {
-    __syncthreads();
+    const RowsSlot* const own = OwnTotals<kArrays>(area) + place.column * kRowsGranule;
 #pragma unroll
-    for (int i = 0; i < 4 * kArrays; ++i) {
-      totals[i / 4][i % 4] = entries[i / 4 * grid.gather + place.strip * grid.strip_channels +
-                                     place.column * kRowsGranule + i % 4];
-    }
+    for (int i = 0; i < 4 * kArrays; ++i) totals[i / 4][i % 4] = own[i / 4 * grid.gather + i % 4];
     return;
   }
 #pragma unroll
-  for (int k = 0; k < kArrays; ++k) {
-#pragma unroll
-    for (int c = 0; c < 4; ++c) totals[k][c] = {0, 0};
-  }
-  const bool asks = active && place.group == 0;
-  if (asks && (grid.groups == 1 || place.lane < place.columns)) {
+  for (int i = 0; i < 4 * kArrays; ++i) totals[i / 4][i % 4] = {0, 0};
+  const bool asks = active && place.group == 0 && (grid.groups == 1 || place.lane < place.columns);
+  if (asks) {
     const RowsSlot* from[4 * kArrays];
     RowsSlot slots[4 * kArrays];
 #pragma unroll
@@ -208,18 +219,18 @@ __device__ void AwaitTotals(const RowsGrid& grid, const RowsPlace& place,
     for (int i = 0; i < 4 * kArrays; ++i) totals[i / 4][i % 4] = slots[i];
   }
   if (grid.groups == 1) return;
-  RowsSlot* entry =
+  RowsSlot* const entry =
       reinterpret_cast<RowsSlot*>(area) + place.strip * grid.strip_channels + place.column;
+  if (asks) {
 #pragma unroll
-  for (int k = 0; k < kArrays; ++k) {
-    if (k > 0) __syncthreads();
-    if (asks && place.lane < place.columns) {
-#pragma unroll
-      for (int c = 0; c < 4; ++c) entry[c * place.columns] = totals[k][c];
+    for (int i = 0; i < 4 * kArrays; ++i) {
+      entry[i / 4 * kRowsSumEntries + i % 4 * place.columns] = totals[i / 4][i % 4];
     }
-    __syncthreads();
+  }
+  __syncthreads();
 #pragma unroll
-    for (int c = 0; c < 4; ++c) totals[k][c] = entry[c * place.columns];
+  for (int i = 0; i < 4 * kArrays; ++i) {
+    totals[i / 4][i % 4] = entry[i / 4 * kRowsSumEntries + i % 4 * place.columns];
   }
 }
 

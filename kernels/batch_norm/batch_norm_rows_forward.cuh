@@ -9,6 +9,7 @@
 
 #include <utility>
 
+#include "batch_norm/batch_norm_rows_coefficients.cuh"
 #include "batch_norm/batch_norm_rows_exchange.cuh"
 #include "batch_norm/batch_norm_rows_ring.cuh"
 #include "batch_norm/batch_norm_rows_sums.cuh"
@@ -101,7 +102,7 @@ __device__ void FinishChannel(const RowsForwardParams& p, int c, const FinishInp
   double variance = fma(-sums.x, offset, sums.y) * inputs.share;
   if (variance < 0.0) variance = 0.0;
   const float rstd = static_cast<float>(rsqrt(variance + p.eps));
-  StoreTotals(p.grid, p.exchange, area, 0, c, mean, rstd);
+  StoreTotals<1>(p.grid, p.exchange, area, 0, c, mean, rstd);
   if (!stores) return;
   if (p.mean != nullptr) p.mean[c] = static_cast<float>(mean);
   if (p.rstd != nullptr) p.rstd[c] = rstd;
@@ -115,38 +116,6 @@ __device__ void FinishChannel(const RowsForwardParams& p, int c, const FinishInp
                                               p.momentum * (variance * (n / (n - 1.0))));
   }
 }
-
-/// What a lane's granule needs for the output: the mean, what f32 leaves of it times -rstd, rstd,
-/// weight, bias.
-struct ForwardCoefficients {
-  float mean[4];
-  float rest[4];
-  float rstd[4];
-  float scale[4];
-  float shift[4];
-
-  template <typename X>
-  __device__ void LoadWeights(const RowsForwardParams& p, int channel, bool active) {
-#pragma unroll
-    for (int c = 0; c < 4; ++c) {
-      scale[c] = active ? LoadWeight<X>(p.weight, p.f32_weights, channel + c, 1.0F) : 1.0F;
-      shift[c] = active ? LoadWeight<X>(p.bias, p.f32_weights, channel + c, 0.0F) : 0.0F;
-    }
-  }
-  __device__ void Take(const RowsSlot (&totals)[4]) {
-#pragma unroll
-    for (int c = 0; c < 4; ++c) {
-      const double whole = FirstOf(totals[c]);
-      mean[c] = static_cast<float>(whole);
-      rstd[c] = SecondFloatOf(totals[c]);
-      const double left = isfinite(whole) ? whole - static_cast<double>(mean[c]) : 0.0;
-      rest[c] = -static_cast<float>(left) * rstd[c];
-    }
-  }
-  __device__ float Apply(float value, int c) const {
-    return fmaf(fmaf(value - mean[c], rstd[c], rest[c]), scale[c], shift[c]);
-  }
-};
 
 /// The output of a chunk.
 template <typename X, bool kBulk>
@@ -198,7 +167,7 @@ __global__ void __launch_bounds__(kRowsWarps* kWarpThreads, 1)
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   extern __shared__ __align__(128) unsigned char memory[];
   const RowsPlace place(p.grid, RowsRing<X, 1, kBulk>::kHeld);
-  const RowsAreas areas(memory);
+  double2* const area = RowsArea(memory);
   const RowsTensorMap* const maps[1] = {&p.x_map};
   const StorageOf<X>* const tensors[1] = {static_cast<const StorageOf<X>*>(p.x)};
   RowsRing<X, 1, kBulk> ring(p.grid, place, maps, tensors, p.wide, memory);
@@ -222,19 +191,19 @@ __global__ void __launch_bounds__(kRowsWarps* kWarpThreads, 1)
       if (place.extra != 0) SumHeld<X, kBulk>(p, place, held, sums);
     }
   }
-  PublishSums(p.grid, place, areas.sums, sums.total, sums.total_square, p.exchange.partials[0]);
+  double(*const channel_sums[2])[4] = {&sums.total, &sums.total_square};
+  PublishSums<1>(p.grid, place, area, channel_sums, p.exchange);
   ForwardCoefficients coefficients;
   coefficients.LoadWeights<X>(p, channel, active);
   const int own = OwnChannel(p.grid, place);
   const FinishInputs<X> inputs(p, own);
   double2 gathered[1];
-  GatherSums(p.grid, place, p.exchange, areas.gathered, gathered);
+  GatherSums(p.grid, place, p.exchange, area, gathered);
   if (own >= 0) {
-    FinishChannel(p, own, inputs, gathered[0], areas.sums,
-                  p.grid.shared_totals || place.block == 0);
+    FinishChannel(p, own, inputs, gathered[0], area, p.grid.shared_totals || place.block == 0);
   }
   RowsSlot totals[1][4];
-  AwaitTotals(p.grid, place, p.exchange, channel, active, areas.sums, totals);
+  AwaitTotals(p.grid, place, p.exchange, channel, active, area, totals);
   coefficients.Take(totals[0]);
   WriteChunks(p, place, ring, held, coefficients);
 #endif

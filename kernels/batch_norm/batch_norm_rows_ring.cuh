@@ -11,16 +11,6 @@
 
 namespace norm_device {
 
-/// The block's shared memory in front of the rings, behind their barriers.
-struct RowsAreas {
-  double2* sums;      // kRowsSumBytes
-  double2* gathered;  // RowsGatherBytes
-
-  __device__ explicit RowsAreas(unsigned char* shared)
-      : sums(reinterpret_cast<double2*>(shared + kRowsBarrierBytes)),
-        gathered(reinterpret_cast<double2*>(shared + kRowsBarrierBytes + kRowsSumBytes)) {}
-};
-
 /// Where a warp and its lanes stand.
 struct RowsPlace {
   int set;

@@ -24,7 +24,7 @@ Status LaunchKernel(const void* kernel, const LaunchConfig& config, const void* 
   }
   cudaLaunchAttribute attributes[3];
   unsigned attribute_count = 0;
-  if (config.cluster_blocks > 1) {
+  if (config.cluster_blocks > 1 || config.needs_cluster) {
     cudaLaunchAttribute& cluster = attributes[attribute_count++];
     cluster.id = cudaLaunchAttributeClusterDimension;
     cluster.val.clusterDim = {static_cast<unsigned>(config.cluster_blocks), 1, 1};

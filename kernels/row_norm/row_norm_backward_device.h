@@ -74,8 +74,8 @@ struct RingBackwardParams {
   int64_t row_blocks;  // blocks (clusters) that rows are dealt out to in turn
   float weight_offset;
   bool weight_is_f32;
-  bool has_edges;  // some tensor begins or ends inside 16 bytes
-  int stages;
+  bool has_edges;            // some tensor begins or ends inside 16 bytes
+  int stages;                // long rows: rows in the ring
   int ring_tensors;          // 3 with dresidual_sum, else 2
   int tensor_bytes;          // of one chunk of one tensor in a stage
   int column_totals_offset;  // in shared memory, in bytes; group kernel: negative without totals
@@ -91,7 +91,7 @@ struct RingBackwardParams {
   float column_share;  // 1 / hidden_size
   int lanes;           // of a warp that share a row: warp kernel
   int tile_rows;       // of a warp's stage: warp kernel
-  int partial_stages;  // stages of a block (of a warp) that one partial row adds up
+  int partial_stages;  // stages of a block (of a warp, of a group) that one partial row adds up
   int block_partials;  // partial rows of a block
 };
 
@@ -213,13 +213,12 @@ inline constexpr int kMaxLongSlots = 24;                       // of a block's r
 /// Which ring kernel.
 struct RingKernel {
   RowBackwardMethod method;
-  bool wide;                   // granules of 16 bytes, else single elements
-  bool aligned;                // wide: all tensors begin at multiples of 16 bytes
-  bool pipelined;              // kBlock: sm_90 and later; always so for kCluster
-  int granules;                // of a thread; kStrips: the index of the shape
-  int lanes;                   // kTiles: that share a row
-  bool plain = false;          // kLong: aligned, without dresidual_sum
-  bool weight_is_f32 = false;  // kLong
+  bool wide;           // granules of 16 bytes, else single elements
+  bool aligned;        // wide: all tensors begin at multiples of 16 bytes
+  bool pipelined;      // kBlock: sm_90 and later; always so for kCluster
+  int granules;        // of a thread; kStrips: the index of the shape
+  int lanes;           // kTiles: that share a row
+  bool plain = false;  // kLong: aligned, without dresidual_sum
 };
 
 /// Kernels as the runtime launches them; null where none was built. `wide`: 16 bytes of consecutive

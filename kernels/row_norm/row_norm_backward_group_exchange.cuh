@@ -80,7 +80,7 @@ struct GroupExchange {
   /// Sums of the warps of each group; those of warps that a group lacks stay zero.
   struct alignas(16) Parts {
     float values[2][kSentValues][kMaxGroups][kMaxGroupWarps];
-    double deviations[2][kExactMean ? kMaxGroupWarps : 1];
+    double x[2][kExactMean ? kMaxGroups : 1][kExactMean ? kMaxGroupWarps : 2];
     double careful[3 * kMaxGroupWarps];
 
     /// The part that a group's own warps read. All threads of the group, before a barrier of it.
@@ -91,6 +91,7 @@ struct GroupExchange {
         for (int turn = 0; turn < 2; ++turn) {
 #pragma unroll
           for (int k = 0; k < kSentValues; ++k) values[turn][k][group.index][thread] = 0.0F;
+          if constexpr (kExactMean) x[turn][group.index][thread] = 0.0;
         }
       }
     }
@@ -113,7 +114,7 @@ struct GroupExchange {
     if constexpr (kExactMean) {
       double total[1] = {static_cast<double>(sums.x) + static_cast<double>(sums.x_lost)};
       LaneSum<kWarpThreads>(total);
-      if (lane == 0) parts.deviations[turn][group.index * group.warps + group.warp] = total[0];
+      if (lane == 0) parts.x[turn][group.index][group.warp] = total[0];
     }
   }
   __device__ static void SendDeviation(Parts& parts, const WarpGroup& group, float deviation,
@@ -131,10 +132,7 @@ struct GroupExchange {
     totals.gd = Total(parts.values[turn][0][group.index], group.warps);
     if (kLayer) totals.g = Total(parts.values[turn][kValues - 1][group.index], group.warps);
     if constexpr (kExactMean) {
-      double sum = 0.0;
-      const double* own = &parts.deviations[turn][group.index * group.warps];
-#pragma unroll 1
-      for (int i = 0; i < group.warps; ++i) sum += own[i];
+      const double sum = Total(parts.x[turn][group.index], group.warps);
       totals.d = static_cast<float>(
           fma(-static_cast<double>(hidden_size), static_cast<double>(stats.mean), sum));
     }
@@ -158,9 +156,15 @@ struct GroupExchange {
     const float4 four = *reinterpret_cast<const float4*>(parts);
     return (four.x + four.y) + (four.z + four.w);
   }
+  __device__ static double OfFour(const double* parts) {
+    const double2 first = *reinterpret_cast<const double2*>(parts);
+    const double2 last = *reinterpret_cast<const double2*>(parts + 2);
+    return (first.x + first.y) + (last.x + last.y);
+  }
   /// The same bits for any number of zeros at the end.
-  __device__ static float Total(const float* parts, int warps) {
-    float total = OfFour(parts) + OfFour(parts + 4);
+  template <typename A>
+  __device__ static A Total(const A* parts, int warps) {
+    A total = OfFour(parts) + OfFour(parts + 4);
     if (warps > 8) total += OfFour(parts + 8) + OfFour(parts + 12);
     return total;
   }

@@ -80,14 +80,12 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
 #if __CUDA_ARCH__ < 900
   __syncthreads();  // all threads fill
 #endif
-  // Two rows at first: more would all come late. The others follow with the rows that are at work.
-  const bool release_early = p.stages == 2;
-#pragma unroll 1
-  for (int stage = 0; stage < 2; ++stage) fill(stage);
-
+  // One row at first: several would all come late.
+  fill(0);
   Columns own(
       {(group.warp * kGranules * kWarpThreads + lane) * V, kWarpThreads * V, hidden_size, 0});
   own.LoadWeight(p);
+  fill(1);
   parts.Clear(group);
   const int covered_bytes = Columns::kElements * group.threads() * kSize;
   if (kAligned && row_bytes < covered_bytes) {
@@ -103,6 +101,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
   }
   group.Sync();
 
+  const bool release_early = p.stages == 2;  // else a row's stage is filled again a row later
   const bool direct = p.dweight != nullptr || p.dbias != nullptr;
   int stage = 0;
   uint32_t parity = 0;

@@ -49,27 +49,25 @@ struct LongCarefulExchange {
 
 /// Where a thread's part of a row lies.
 struct LongRowPlace {
-  uint32_t ring;   // its first granule in the first slot
-  int slot;        // of the first chunk
+  uint32_t ring;   // its first granule
   int64_t offset;  // of its first column in the tensors
   int column;      // in the row
   bool active;
   bool has_last;
 };
 
-/// Stores dx, and this thread's terms of dweight and dbias, in f32. Reached by all computing
-/// threads of the cluster.
+/// Stores dx, and adds this thread's terms of dweight and dbias to `terms`, which begin as 0 if
+/// is_first. Reached by all computing threads of the cluster.
 template <typename X, RowKind kKind, int kGranules>
 __device__ __noinline__ void CarefulLongRow(const RingBackwardParams& p, LongPlace place,
                                             LongCarefulExchange exchange, int turns,
-                                            LongRowPlace row, GivenStats stats, float* terms) {
+                                            LongRowPlace row, GivenStats stats, bool is_first,
+                                            float* terms) {
   constexpr int V = kWideElements<X>;
   constexpr int kElements = V * kGranules;
   const int granules = row.has_last ? kGranules : row.active ? kGranules - 1 : 0;
   const auto wide = [&](int tensor, int e) {
-    int slot = row.slot + e / V;
-    if (slot >= p.stages) slot -= p.stages;
-    const uint32_t address = row.ring + slot * place.slot_bytes + tensor * p.tensor_bytes +
+    const uint32_t address = row.ring + e / V * place.slot_bytes + tensor * p.tensor_bytes +
                              e % V * static_cast<int>(sizeof(StorageOf<X>));
     StorageOf<X> value;
     if constexpr (sizeof(value) == 4) {
@@ -102,7 +100,7 @@ __device__ __noinline__ void CarefulLongRow(const RingBackwardParams& p, LongPla
       Coefficients<kKind>(totals, stats, 1.0 / static_cast<double>(p.hidden_size));
 #pragma unroll 1
   for (int e = 0; e < kElements; ++e) {
-    terms[e] = terms[kElements + e] = 0.0F;
+    if (is_first) terms[e] = terms[kElements + e] = 0.0F;
     if (e >= granules * V) continue;
     const double d = centred(e) - coefficients.correction;
     const double dy = wide(1, e);
@@ -111,8 +109,8 @@ __device__ __noinline__ void CarefulLongRow(const RingBackwardParams& p, LongPla
     if (p.ring_tensors > 2) gradient += wide(2, e);
     static_cast<StorageOf<X>*>(p.dx)[row.offset + column(e)] =
         Element<X>::Narrow(static_cast<float>(gradient));
-    terms[e] = static_cast<float>(scaled * d);
-    terms[kElements + e] = static_cast<float>(dy);
+    terms[e] += static_cast<float>(scaled * d);
+    terms[kElements + e] += static_cast<float>(dy);
   }
 }
 

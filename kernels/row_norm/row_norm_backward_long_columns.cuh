@@ -34,7 +34,7 @@ __device__ LongCoefficients LongRowCoefficients(const RowTotals<float>& totals,
   } else {
     const float mean_g = totals.g * share;
     const float mean_gd = totals.gd * share;
-    row.mean = stats.mean;
+    row.mean = centred ? stats.mean : 0.0F;
     const float left = centred ? totals.d * share : stats.mean;  // of the mean, in d
     row.h_shift = -left * row.rstd;
     row.slope = -(fmaf(-left, mean_g, mean_gd) * row.rstd) * row.rstd;
@@ -43,8 +43,8 @@ __device__ LongCoefficients LongRowCoefficients(const RowTotals<float>& totals,
   return row;
 }
 
-/// Where a thread's weights wait: as f32 in registers, or as they are in its places in shared memory.
-enum class LongScale : uint8_t { kRegisters, kShared, kSharedF32 };
+/// Where a thread's weights wait, as f32: in registers, or in its places in shared memory.
+enum class LongScale : uint8_t { kRegisters, kShared };
 
 /// kGranules: of a thread, `threads` granules apart.
 template <typename X, RowKind kKind, int kGranules, LongScale kScale>
@@ -53,10 +53,12 @@ class LongColumns {
   static constexpr int V = kWideElements<X>;
   static constexpr int kElements = kGranules * V;
   static constexpr bool kHasBias = kKind == RowKind::kLayer;
+  using Four = PackedGranule<F32, 4>;
+  static constexpr int kPlaces = V / 4;  // of a granule
   using Packed = PackedGranule<X, V>;
 
-  /// Of granules at columns column + g * step; the last one is there if has_last. `place`: kShared,
-  /// the first granule's, place_step bytes from the next.
+  /// Of granules at columns column + g * step; those that are not there, the last one without
+  /// has_last, weigh 0. `place`: kShared, of the first granule, place_step bytes from the next.
   __device__ void LoadWeight(const RingBackwardParams& p, int64_t column, int step, bool active,
                              bool has_last, uint32_t place, int place_step) {
     place_ = place;
@@ -64,26 +66,45 @@ class LongColumns {
 #pragma unroll
     for (int g = 0; g < kGranules; ++g) {
       const bool has = g < kGranules - 1 ? active : has_last;
-      const int64_t at = column + g * step;
+      float scale[V];
+#pragma unroll
+      for (int v = 0; v < V; ++v) scale[v] = has ? 1.0F : 0.0F;
+      if (has && p.weight != nullptr) {
+        if (p.weight_is_f32) {
+          Widen<F32>(p, column + g * step, scale);
+        } else {
+          Widen<X>(p, column + g * step, scale);
+        }
+      }
       if constexpr (kScale == LongScale::kRegisters) {
 #pragma unroll
-        for (int v = 0; v < V; ++v) scale_[g * V + v] = 1.0F;
-        if (has && p.weight != nullptr) {
-          if (p.weight_is_f32) {
-            Widen<F32>(p, at, scale_ + g * V);
-          } else {
-            Widen<X>(p, at, scale_ + g * V);
-          }
+        for (int v = 0; v < V; ++v) scale_[g * V + v] = scale[v];
+      } else if (active) {
+#pragma unroll
+        for (int i = 0; i < kPlaces; ++i) {
+          StoreShared(PlaceOf(g, i), Four::Rounded({scale[4 * i], scale[4 * i + 1],
+                                                    scale[4 * i + 2], scale[4 * i + 3]}));
         }
-      } else if (has) {
-        StorePlace(g, p, at);
       }
     }
   }
 
-  /// Adds granule g of a row to its sums.
+  /// The weights of a granule that wait in shared memory.
+  struct Scales {
+    Four of[kPlaces];
+  };
+
+  __device__ Scales Scale(int g) const {
+    Scales scales = {};
+    if constexpr (kScale == LongScale::kShared) {
+#pragma unroll
+      for (int i = 0; i < kPlaces; ++i) scales.of[i] = LoadShared<F32, 4>(PlaceOf(g, i));
+    }
+    return scales;
+  }
+  /// Adds granule g of a row to its sums; one that is not there is any of the row.
   template <bool kCentred>
-  __device__ void AddUp(int g, const Packed& x, const Packed& dy, float mean,
+  __device__ void AddUp(int g, bool has, const Packed& x, const Packed& dy, float mean,
                         RowTotals<float> (&sums)[2]) {
     const Scales scales = Scale(g);
 #pragma unroll
@@ -93,7 +114,7 @@ class LongColumns {
       const float d = kCentred ? x.Wide(v) - mean : x.Wide(v);
       part.gd = fmaf(scaled, d, part.gd);
       if (kHasBias) part.g += scaled;
-      if (kCentred) part.d += d;
+      if (kCentred) part.d += g < kGranules - 1 || has ? d : 0.0F;
     }
   }
 
@@ -145,44 +166,14 @@ class LongColumns {
     for (int v = 0; v < V; ++v) scale[v] = p.weight_offset + values.Wide(v);
   }
 
-  using Place = std::conditional_t<kScale == LongScale::kSharedF32, F32, X>;
-  static constexpr int kPlaceGranules =
-      static_cast<int>(sizeof(StorageOf<Place>) / sizeof(StorageOf<X>));
-  static constexpr int kPlaceElements = kWideElements<Place>;
-  struct Scales {
-    PackedGranule<Place, kPlaceElements> of[kPlaceGranules];
-  };
-
   __device__ uint32_t PlaceOf(int g, int i) const {
-    return place_ + (g * kPlaceGranules + i) * place_step_;
-  }
-  __device__ void StorePlace(int g, const RingBackwardParams& p, int64_t column) {
-#pragma unroll
-    for (int i = 0; i < kPlaceGranules; ++i) {
-      auto values = PackedGranule<Place, kPlaceElements>::Filled(1);
-      if (p.weight != nullptr) {
-        values = PackedGranule<Place, kPlaceElements>::LoadConstant(
-            static_cast<const StorageOf<Place>*>(p.weight) + column + i * kPlaceElements,
-            !p.has_edges);
-      }
-      StoreShared(PlaceOf(g, i), values);
-    }
-  }
-  __device__ Scales Scale(int g) const {
-    Scales scales = {};
-    if constexpr (kScale != LongScale::kRegisters) {
-#pragma unroll
-      for (int i = 0; i < kPlaceGranules; ++i) {
-        scales.of[i] = LoadShared<Place, kPlaceElements>(PlaceOf(g, i));
-      }
-    }
-    return scales;
+    return place_ + (g * kPlaces + i) * place_step_;
   }
   __device__ float Scaled(const Scales& scales, int g, int v) const {
     if constexpr (kScale == LongScale::kRegisters) {
       return scale_[g * V + v];
     } else {
-      return scales.of[v / kPlaceElements].Wide(v % kPlaceElements);
+      return scales.of[v / 4].Wide(v % 4);
     }
   }
 

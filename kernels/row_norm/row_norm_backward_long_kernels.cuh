@@ -32,11 +32,8 @@ const void* SelectLong(BackwardLaunchKind launch, const RingKernel& kernel) {
   if (launch == BackwardLaunchKind::kSegments) {
     return SelectLongGranules<RingBackwardSegments, X, kKind, kScale, false>(kernel.granules);
   }
-  // Weights of another type come with the general kernel only.
-  if constexpr (kScale != LongScale::kSharedF32) {
-    if (kernel.plain) {
-      return SelectLongGranules<RingBackwardParams, X, kKind, kScale, true>(kernel.granules);
-    }
+  if (kernel.plain) {
+    return SelectLongGranules<RingBackwardParams, X, kKind, kScale, true>(kernel.granules);
   }
   return SelectLongGranules<RingBackwardParams, X, kKind, kScale, false>(kernel.granules);
 }
@@ -46,13 +43,10 @@ const void* SelectLongKernel(BackwardLaunchKind launch, RowKind kind, const Ring
   if (kind == RowKind::kRms) {
     return SelectLong<X, RowKind::kRms, LongScale::kRegisters>(launch, kernel);
   }
-  if constexpr (sizeof(StorageOf<X>) == sizeof(float)) {
-    return SelectLong<X, RowKind::kLayer, LongScale::kRegisters>(launch, kernel);
-  } else {
-    return kernel.weight_is_f32
-               ? SelectLong<X, RowKind::kLayer, LongScale::kSharedF32>(launch, kernel)
-               : SelectLong<X, RowKind::kLayer, LongScale::kShared>(launch, kernel);
-  }
+  // Sums of two gradients leave no registers for the weights of so many elements.
+  constexpr LongScale kScale =
+      sizeof(StorageOf<X>) == sizeof(float) ? LongScale::kRegisters : LongScale::kShared;
+  return SelectLong<X, RowKind::kLayer, kScale>(launch, kernel);
 }
 
 }  // namespace norm_device

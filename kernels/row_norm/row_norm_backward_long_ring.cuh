@@ -62,6 +62,20 @@ struct LongShared {
   }
 };
 
+/// A row in the ring, as one of the computing threads sees it.
+struct LongRingRow {
+  RingCursor place;
+  uint32_t first;    // granule of this thread
+  uint32_t barrier;  // of the first chunk; 0: not this thread's
+
+  __device__ void Begin(uint32_t ring, uint32_t barriers, int row_bytes, int row_barrier_bytes) {
+    first = ring + place.slot * row_bytes;
+    barrier = barriers == 0 ? 0 : barriers + place.slot * row_barrier_bytes;
+    // Held in registers, not computed again.
+    asm volatile("" : "+r"(first), "+r"(barrier));
+  }
+};
+
 template <typename X>
 class LongFeeder {
  public:
@@ -72,6 +86,7 @@ class LongFeeder {
         shared_(shared),
         ring_(ring),
         chunks_(chunks),
+        slots_(p.stages * chunks),
         has_mean_(has_mean),
         all_(place.rows * chunks),
         offset_((place.cluster * p.hidden_size) * kSize + place.first_granule * kPieceBytes) {}
@@ -80,7 +95,7 @@ class LongFeeder {
   __device__ void Start() {
     if (threadIdx.x % kWarpThreads == 0) {
 #pragma unroll 1
-      for (int i = 0; i < p_.stages; ++i) Fill();
+      for (int i = 0; i < slots_; ++i) Fill();
     }
   }
   __device__ void Run() {
@@ -89,7 +104,7 @@ class LongFeeder {
 #pragma unroll 1
       while (filled_ < all_) {
         shared_.empty[left.slot].Wait(left.parity);
-        left.Advance(p_.stages);
+        left.Advance(slots_);
         Fill();
       }
     }
@@ -124,7 +139,7 @@ class LongFeeder {
     }
     asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(full.Address())
                  : "memory");
-    if (++slot_ == p_.stages) slot_ = 0;
+    if (++slot_ == slots_) slot_ = 0;
     if (++chunk_ == chunks_) {
       chunk_ = 0;
       ++row_;
@@ -137,6 +152,7 @@ class LongFeeder {
   LongShared& shared_;
   uint32_t ring_;
   int chunks_;
+  int slots_;
   bool has_mean_;
   int all_;
   int64_t offset_;  // of the row, in bytes

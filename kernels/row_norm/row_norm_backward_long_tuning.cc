@@ -12,6 +12,7 @@ using norm_device::RowKind;
 
 constexpr int kMaxClusterBlocks = 16;
 constexpr int64_t kGranuleBytes = 16;
+constexpr int kWideRatio = 2;  // of f32 to 16 bits
 /// Shorter rows are left to blocks that take several at a time.
 constexpr int64_t kMinColumns = 8193;
 /// What the kernel declares besides dynamic shared memory.
@@ -24,7 +25,8 @@ int64_t ResidentClusters(DeviceTraits device, int blocks) {
 
 int64_t RoundUp(int64_t a, int64_t b) { return (a + b - 1) / b * b; }
 
-/// False where a thread would lack more than its last granule, or two rows do not fit the ring.
+/// False where a thread would lack more than its last granule, or two rows do not fit the ring: the
+/// one that leaves and the one that arrives.
 bool UseLong(LongGranules granules, int row_granules, int blocks, RowKind kind, bool is_16_bit,
              int ring_tensors, DeviceTraits device, RowBackwardPlan& plan) {
   const RingShape shape({granules.of_row, 1, granules.max_threads}, row_granules, blocks);
@@ -41,25 +43,25 @@ bool UseLong(LongGranules granules, int row_granules, int blocks, RowKind kind, 
   const int64_t careful_bytes = RoundUp(
       kCarefulTurns * norm_device::CarefulDoubles(warps) * static_cast<int64_t>(sizeof(double)),
       kGranuleBytes);
-  // Room for weights of f32.
   const int64_t weights_bytes = is_16_bit && kind == RowKind::kLayer
-                                    ? 2 * granules.of_row * shape.threads * kGranuleBytes
+                                    ? kWideRatio * granules.of_row * shape.threads * kGranuleBytes
                                     : 0;
   const int64_t tensor_bytes = shape.threads * kGranuleBytes;
   const int64_t budget =
       device.max_shared_bytes - kStaticSharedBytes - exchange_bytes - careful_bytes - weights_bytes;
-  const int64_t slots =
-      std::min<int64_t>(budget / (ring_tensors * tensor_bytes), norm_device::kMaxLongSlots);
-  constexpr int kSlotsUnderWay = 2;
-  if (slots < granules.of_row + kSlotsUnderWay) return false;
+  const int64_t row_bytes = granules.of_row * ring_tensors * tensor_bytes;
+  const int64_t rows =
+      std::min<int64_t>(budget / row_bytes, norm_device::kMaxLongSlots / granules.of_row);
+  constexpr int kMinRows = 2;
+  if (rows < kMinRows) return false;
   plan.method = norm_device::RowBackwardMethod::kLong;
   plan.threads = shape.LaunchThreads();
   plan.pipelined = true;
   plan.granules = granules.of_row;
   plan.cluster_blocks = blocks;
-  plan.stages = static_cast<int>(slots);
+  plan.stages = static_cast<int>(rows);
   plan.tensor_bytes = tensor_bytes;
-  plan.exchange_offset = slots * ring_tensors * tensor_bytes;
+  plan.exchange_offset = rows * row_bytes;
   plan.careful_offset = plan.exchange_offset + exchange_bytes;
   plan.weights_offset = plan.careful_offset + careful_bytes;
   plan.shared_bytes = plan.weights_offset + weights_bytes;

@@ -145,8 +145,7 @@ norm_device::RingKernel WhichRingKernel(const RowNormBackwardArgs& args, const B
           row.pipelined,
           row.granules,
           row.lanes,
-          aligned && args.dresidual_sum == nullptr,
-          args.weight_dtype == DType::kF32};
+          aligned && args.dresidual_sum == nullptr};
 }
 
 const void* FindRingKernel(norm_device::BackwardLaunchKind launch, norm_device::RowKind kind,

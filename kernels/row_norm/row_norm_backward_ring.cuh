@@ -249,6 +249,9 @@ struct Ring {
 #if __CUDA_ARCH__ >= 900
     if (!fills) return;
     StageBarrier& barrier = full[stage];
+    // Before the rows, which would keep them waiting.
+    fill_values(stage);
+    ArriveWhenCopied(stage);
     if (kAligned) {
       barrier.ArriveExpecting(chunk.bytes * p.ring_tensors);
       const uint32_t place = SharedAddress(Place(stage, 0));
@@ -272,8 +275,6 @@ struct Ring {
                  pieces.begin, pieces.bytes(), barrier);
       }
     }
-    fill_values(stage);
-    ArriveWhenCopied(stage);
 #else
     Fill<kAligned>(stage, chunk, thread, group_threads, fill_values);
 #endif

@@ -105,6 +105,19 @@ class StagedGranule {
     }
     return granule;
   }
+  /// Of its 16-byte pieces.
+  __device__ static StagedGranule Of(const uint4* pieces) {
+    StagedGranule granule;
+#pragma unroll
+    for (int i = 0; i < kWords; i += kWordsOfAccess) {
+      const uint4 access = pieces[i / kWordsOfAccess];
+      granule.words_[i] = access.x;
+      granule.words_[i + 1] = access.y;
+      granule.words_[i + 2] = access.z;
+      granule.words_[i + 3] = access.w;
+    }
+    return granule;
+  }
   __device__ float Wide(int i) const {
     if constexpr (V == 1) {
       return Element<X>::Widen(single_);
@@ -145,6 +158,52 @@ __device__ float ColumnScale(const RingBackwardParams& p, int64_t column) {
          (p.weight_is_f32 ? static_cast<const float*>(p.weight)[column]
                           : Element<X>::Widen(static_cast<const StorageOf<X>*>(p.weight)[column]));
 }
+
+/// Weights of a thread's aligned granules on their way: their loads begin before copies that would
+/// keep them waiting.
+template <typename X, int V, int kGranules>
+class WeightLoads {
+ public:
+  /// column_of(i): where granule i begins, or any column.
+  template <typename ColumnOf>
+  __device__ void Begin(const RingBackwardParams& p, ColumnOf&& column_of) {
+    if (p.weight == nullptr) return;
+    const int element_bytes =
+        p.weight_is_f32 ? sizeof(float) : static_cast<int>(sizeof(StorageOf<X>));
+#pragma unroll
+    for (int i = 0; i < kGranules; ++i) {
+      const auto* from = reinterpret_cast<const uint4*>(static_cast<const char*>(p.weight) +
+                                                        column_of(i) * element_bytes);
+      pieces_[i][0] = from[0];
+      if (kF32Pieces > 1 && p.weight_is_f32) pieces_[i][kF32Pieces - 1] = from[1];
+    }
+  }
+  __device__ void Finish(const RingBackwardParams& p, float (&scale)[V * kGranules]) const {
+    if (p.weight == nullptr) {
+#pragma unroll
+      for (int e = 0; e < V * kGranules; ++e) scale[e] = 1.0F;
+    } else if (p.weight_is_f32) {
+      Widen<F32>(p, scale);
+    } else {
+      Widen<X>(p, scale);
+    }
+  }
+
+ private:
+  static constexpr int kF32Pieces = V * static_cast<int>(sizeof(float)) / 16;
+
+  template <typename W>
+  __device__ void Widen(const RingBackwardParams& p, float (&scale)[V * kGranules]) const {
+#pragma unroll
+    for (int i = 0; i < kGranules; ++i) {
+      const auto granule = StagedGranule<W, V>::Of(pieces_[i]);
+#pragma unroll
+      for (int v = 0; v < V; ++v) scale[i * V + v] = p.weight_offset + granule.Wide(v);
+    }
+  }
+
+  uint4 pieces_[kGranules][kF32Pieces];
+};
 
 /// Where a row lies.
 struct RowPlace {
@@ -234,6 +293,22 @@ class ThreadColumns {
       LoadScales<F32>(p);
     } else {
       LoadScales<X>(p);
+    }
+  }
+
+  /// LoadWeight in two parts.
+  static constexpr bool kLoadsEarly = kAligned && V > 1;
+  using Loads = WeightLoads<X, kLoadsEarly ? V : 4, kGranules>;
+  __device__ void BeginWeight(const RingBackwardParams& p, Loads& loads) const {
+    if constexpr (kLoadsEarly) {
+      loads.Begin(p, [&](int i) { return Holds(Column(i * V)) ? Column(i * V) : 0; });
+    }
+  }
+  __device__ void FinishWeight(const RingBackwardParams& p, const Loads& loads) {
+    if constexpr (kLoadsEarly) {
+      loads.Finish(p, scale_);
+    } else {
+      LoadWeight(p);
     }
   }
 

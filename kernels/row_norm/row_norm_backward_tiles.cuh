@@ -146,9 +146,6 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
     if (tile >= tiles) return;
     ring.FillByOne<kAligned>(stage, chunk_of(tile), lane == 0, lane, kWarpThreads, [](int) {});
   };
-#pragma unroll 1
-  for (int stage = 0; stage < p.stages; ++stage) fill(stage, first_tile + stage * tile_step);
-
   const float share = 1.0F / static_cast<float>(hidden_size);
   // Lane i holds the statistics of row i of the tile.
   const auto stats_of = [&](int64_t tile) {
@@ -162,7 +159,11 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
   };
   GivenStats next_stats = stats_of(first_tile);
   Columns own({group.lane() * V, kLanes * V, hidden_size, 0});
-  own.LoadWeight(p);
+  typename Columns::Loads weight;
+  own.BeginWeight(p, weight);
+#pragma unroll 1
+  for (int stage = 0; stage < p.stages; ++stage) fill(stage, first_tile + stage * tile_step);
+  own.FinishWeight(p, weight);
   // This thread's sums, kStride apart.
   constexpr int kStride = kTileTotalsStride<V>;
   float* own_totals = column_totals + warp * kGradients * Columns::kElements * kStride + lane;

@@ -22,7 +22,7 @@ constexpr int64_t kPieceBytes = 16;
 /// mbarriers.
 constexpr int64_t kReservedBytes = 1 << 10;
 constexpr int64_t kTileStaticBytes = 1 << 10;
-constexpr int64_t kGroupStaticBytes = 4 << 10;
+constexpr int64_t kGroupStaticBytes = 5 << 10;
 constexpr int64_t kBlockStaticBytes = 256;
 /// Plain sums of plain sums: each level rounds like a sum of so many terms.
 constexpr int64_t kMaxPartialRows = int64_t{kPlainSumRows} * kPlainSumRows;
@@ -283,6 +283,7 @@ RowBackwardLaunch LaunchRowBackward(const RowBackwardPlan& plan, int64_t rows, b
   launch.config.blocks_x = launch.row_blocks * plan.cluster_blocks;
   launch.config.threads_x = plan.threads;
   launch.config.cluster_blocks = plan.cluster_blocks;
+  launch.config.needs_cluster = plan.method == RowBackwardMethod::kLong;
   launch.config.dynamic_shared_bytes = plan.shared_bytes;
   if (plan.UsesRing()) {
     const int64_t stages = CeilDiv(rows, launch.row_blocks * plan.rows_per_block);

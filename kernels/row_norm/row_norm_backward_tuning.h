@@ -27,7 +27,7 @@ struct RowBackwardPlan {
   int tile_rows = 0;       // kTiles: of a stage
   int cluster_blocks = 1;  // kCluster: that share a row
   int columns = 0;         // of a block
-  int stages = 0;
+  int stages = 0;  // kLong: rows in the ring
   int64_t tensor_bytes = 0;          // of one tensor in a stage
   int64_t column_totals_offset = 0;  // in shared memory; negative: kGroups without totals
   int64_t exchange_offset = 0;

@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 
 import bench_results
 
@@ -26,6 +27,7 @@ IMPLS = ("torch", "cudnn", "liger", "quack", "torch_compile")
 FLUSH_BYTES = 256 << 20
 SPIN_CYCLES = 700_000
 GRAPH_CALLS = 200
+FAILURE_LINES = 25  # of the log of a library without any result
 # Processes of the libraries that compile for each shape, as parts of --processes.
 PROCESSES = {"torch_compile": 0.75, "cudnn": 0.25, "liger": 0.25, "quack": 0.25}
 
@@ -107,8 +109,16 @@ def set_compiler_options():
 
 
 def reason_of(error):
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0][:160] if text else ''}"
+    """The error and what caused it, first lines only; for a missing module also where it was looked for."""
+    parts, seen = [], set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        text = str(error).strip().splitlines()
+        parts.append(f"{type(error).__name__}: {text[0][:160] if text else ''}")
+        if isinstance(error, ModuleNotFoundError):
+            parts[-1] += f" (PYTHONPATH={os.environ.get('PYTHONPATH', '')!r}, {sys.executable})"
+        error = error.__cause__ or error.__context__
+    return ", from ".join(parts)
 
 
 def part_of(cases, part, parts):
@@ -156,6 +166,8 @@ def work(options, cases):
                 return action(index)
             except Exception as error:  # a peer's failure is a fact to report
                 tell(case=index, skipped=reason_of(error))
+                if not isinstance(error, peer_calls.NotRun):
+                    traceback.print_exc()
                 if "CUDA error" in str(error):
                     raise
                 return None
@@ -257,9 +269,12 @@ class Workers:
         for reason, names in missing.items():
             print(f"  not run, {reason}: {len(names)} ({', '.join(names[:3])}{', ...' if len(names) > 3 else ''})")
         for (out, _), end in zip(self.processes[impl], ends):
+            log = pathlib.Path(out + ".log").read_text().strip().splitlines()
             if end != 0:
-                log = pathlib.Path(out + ".log").read_text().strip().splitlines()
                 print(f"  a process ended with {end}: " + " | ".join(line.strip()[:160] for line in log[-3:]))
+            if times == 0 and log:  # the whole library fails: where, in full
+                print("\n".join(f"    {line[:200]}" for line in log[-FAILURE_LINES:]))
+                break
         sys.stdout.flush()
 
 

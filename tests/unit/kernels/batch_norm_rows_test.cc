@@ -19,10 +19,10 @@ constexpr DTypePair kF32 = {DType::kF32, DType::kF32};
 /// Slices of one and of several granules, the last one partial; rows that are and are not whole
 /// chunks; rows that are not multiples of 16 bytes.
 constexpr BatchNormShape kShapes[] = {
-    {4, 64, 9000, BatchNormLayout::kNhwc},  {1, 32, 34000, BatchNormLayout::kNhwc},
+    {2, 64, 9000, BatchNormLayout::kNhwc},  {1, 32, 17000, BatchNormLayout::kNhwc},
     {9001, 128, 1, BatchNormLayout::kNchw}, {4300, 256, 1, BatchNormLayout::kNhwc},
     {90, 520, 50, BatchNormLayout::kNhwc},  {2150, 1024, 1, BatchNormLayout::kNchw},
-    {5, 36, 3500, BatchNormLayout::kNhwc},  {34000, 4, 1, BatchNormLayout::kNchw},
+    {5, 36, 3500, BatchNormLayout::kNhwc},  {17000, 4, 1, BatchNormLayout::kNchw},
     {40, 34816, 1, BatchNormLayout::kNhwc},
 };
 
@@ -144,6 +144,7 @@ TEST_P(BatchNormRowsDataTest, FarOutliersInTheFirstRowCostNothing) {
 TEST_P(BatchNormRowsDataTest, SpreadsWhoseSquaresLeaveF32) {
   const BatchNormShape shape = GetParam();
   BatchForwardCase forward = MakeForward(shape, kF32, BatchNormMode::kTraining);
+  const std::vector<double> plain = ToValues(DType::kF32, RunCase(*runner_, forward).rstd);
   for (size_t i = 0; i < forward.x.size(); ++i) {
     forward.x[i] = static_cast<float>(forward.x[i] * 1e20);
   }
@@ -153,7 +154,9 @@ TEST_P(BatchNormRowsDataTest, SpreadsWhoseSquaresLeaveF32) {
   ASSERT_TRUE(outputs.status.ok()) << outputs.status.message();
   const std::vector<double> y = ToValues(DType::kF32, outputs.y);
   const std::vector<double> rstd = ToValues(DType::kF32, outputs.rstd);
-  for (double value : rstd) EXPECT_NEAR(value, 5e-21, 5e-22);
+  for (size_t c = 0; c < rstd.size(); ++c) {  // eps is 1e-5, the variance about 4
+    ASSERT_NEAR(rstd[c], plain[c] * 1e-20, 1e-5 * plain[c] * 1e-20) << c;
+  }
   for (double value : y) ASSERT_LT(std::fabs(value), 30.0);
 }
 
