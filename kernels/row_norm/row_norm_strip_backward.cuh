@@ -290,6 +290,8 @@ __global__ void __launch_bounds__(kStripBackwardThreads, 1)
       group.template SumRow<kKind>(sums, turn);
       // The second pass widens again instead of keeping wide values.
       own.Forget();
+      // Strips share words with their neighbours, in rows side by side too.
+      if (kWarps == 1) __syncwarp();
       if constexpr (kWarps > 1) {
         TileRing::FenceBeforeStore();
         group.Barrier();
@@ -342,6 +344,7 @@ __global__ void __launch_bounds__(kStripBackwardThreads, 1)
       } else {
         gradients(std::false_type{}, std::true_type{});
       }
+      if (kWarps == 1) __syncwarp();
       if (flushes_sums && --steps_to_flush == 0) {
         flush(true);
         steps_to_flush = kPlainSumRows;
