@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(kMaxThreads + kWarpThreads, 1)
                                      shared.arrived, place.rank, p.cluster_blocks, place.warps);
   if (static_cast<int>(threadIdx.x) / kWarpThreads == place.warps) {
     // Only this warp uses these before the cluster's barrier.
-    if (threadIdx.x % kWarpThreads == 0) shared.Init(place.warps);
+    if (threadIdx.x % kWarpThreads == 0) shared.Init(p.cluster_blocks, place.warps);
     __syncwarp();
     LongFeeder<X> feeder(p, place, shared, ring, kGranules, kKind == RowKind::kLayer);
     feeder.Start();

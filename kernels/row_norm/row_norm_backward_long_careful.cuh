@@ -28,15 +28,24 @@ struct LongCarefulExchange {
     double* const from = parts + turn * all_warps * 3;
     double* const own = from + (rank * warps + static_cast<int>(threadIdx.x) / kWarpThreads) * 3;
     const int lane = threadIdx.x % kWarpThreads;
-    if (lane < blocks) {
+    if (blocks == 1) {
 #pragma unroll
       for (int k = 0; k < 3; ++k) {
-        SendToPeer(own + k, arrived[turn], lane,
-                   static_cast<uint64_t>(__double_as_longlong(sums[k])));
+        if (lane == 0) own[k] = sums[k];
       }
-    }
-    if (threadIdx.x == 0) {
-      arrived[turn].ArriveExpecting(all_warps * 3 * static_cast<int>(sizeof(double)));
+      __syncwarp();
+      if (lane == 0) arrived[turn].Arrive();
+    } else {
+#pragma unroll
+      for (int k = 0; k < 3; ++k) {
+        if (lane < blocks) {
+          SendToPeer(own + k, arrived[turn], lane,
+                     static_cast<uint64_t>(__double_as_longlong(sums[k])));
+        }
+      }
+      if (threadIdx.x == 0) {
+        arrived[turn].ArriveExpecting(all_warps * 3 * static_cast<int>(sizeof(double)));
+      }
     }
     arrived[turn].Wait(turns / 2 & 1);
 #pragma unroll

@@ -7,6 +7,7 @@
 #include "primitives/row_reduce.cuh"
 #include "primitives/transfer_barrier.cuh"
 #include "row_norm/row_norm_backward_device.h"
+#include "row_norm/row_norm_backward_long_ring.cuh"
 #include "row_norm/row_norm_backward_rows.cuh"
 
 namespace norm_device {
@@ -51,7 +52,7 @@ class LongExchange {
   /// By the threads of one warp; a barrier of the cluster follows.
   __device__ void Init() const {
     const int lane = threadIdx.x % kWarpThreads;
-    if (lane < kTurns) arrived_[lane].Init(1);
+    if (lane < kTurns) arrived_[lane].Init(LongArrivals(blocks_, all_warps_));
     for (int i = lane; i < kTurns * kValues * 4; i += kWarpThreads) {
       const int place = stride_ - 4 + i % 4;
       if (place >= all_warps_) parts_[i / 4 * stride_ + place] = 0.0F;
@@ -67,27 +68,31 @@ class LongExchange {
     float* const part = parts_ + turn * kValues * stride_ + part_;
     int bytes = kValues * static_cast<int>(sizeof(float));
     if constexpr (kKind == RowKind::kRms) {
-      const float sum = Add<kWarpThreads>(gd);
-      if (lane < blocks_) SendWordToPeer(part, arrived, lane, sum);
+      Deliver(Add<kWarpThreads>(gd), part, arrived, lane);
     } else {
       // Half the lanes go on with gd, half with g.
       constexpr int kHalf = kWarpThreads / 2;
       const bool upper = lane >= kHalf;
       const float sum = Add<kHalf>((upper ? g : gd) + Other(upper ? gd : g, kHalf));
-      if (lane % kHalf < blocks_) {
-        SendWordToPeer(part + lane / kHalf * stride_, arrived, lane % kHalf, sum);
-      }
+      Deliver(sum, part + lane / kHalf * stride_, arrived, lane % kHalf);
       if (kMayCentre && centred) {
         double total[1] = {x};
         LaneSum<kWarpThreads>(total);
         bytes += static_cast<int>(sizeof(double));
-        if (lane < blocks_) {
-          SendToPeer(WideParts(turn) + part_, arrived, lane,
-                     static_cast<uint64_t>(__double_as_longlong(total[0])));
+        double* const wide = WideParts(turn) + part_;
+        if (blocks_ == 1) {
+          if (lane == 0) *wide = total[0];
+        } else if (lane < blocks_) {
+          SendToPeer(wide, arrived, lane, static_cast<uint64_t>(__double_as_longlong(total[0])));
         }
       }
     }
-    if (threadIdx.x == 0) arrived.ArriveExpecting(all_warps_ * bytes);
+    if (blocks_ == 1) {
+      __syncwarp();
+      if (lane == 0) arrived.Arrive();
+    } else if (threadIdx.x == 0) {
+      arrived.ArriveExpecting(all_warps_ * bytes);
+    }
   }
 
   /// The totals of the i-th row, when they are there; d is the sum of x less the given mean.
@@ -120,6 +125,14 @@ class LongExchange {
  private:
   static constexpr unsigned kAllLanes = 0xffffffffU;
 
+  /// To the block of rank `peer`, if there is one.
+  __device__ void Deliver(float sum, float* part, const TransferBarrier& arrived, int peer) const {
+    if (blocks_ == 1) {
+      if (peer == 0) *part = sum;
+    } else if (peer < blocks_) {
+      SendWordToPeer(part, arrived, peer, sum);
+    }
+  }
   __device__ static float Other(float value, int distance) {
     return __shfl_xor_sync(kAllLanes, value, distance);
   }

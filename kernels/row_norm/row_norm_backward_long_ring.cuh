@@ -39,6 +39,10 @@ struct LongPlace {
   }
 };
 
+/// Of the barriers that tell when sums are there: one that expects the bytes that a cluster's warps
+/// send; one of each warp of a block that has no peers.
+__device__ inline int LongArrivals(int blocks, int warps) { return blocks == 1 ? warps : 1; }
+
 struct LongShared {
   static constexpr int kRows = 32;  // more than rows are in the ring, or just left it
 
@@ -49,14 +53,14 @@ struct LongShared {
   float2 stats[kRows];       // rstd, mean
 
   /// By one thread. A slot is full when its bytes and the row's statistics are there.
-  __device__ void Init(int warps) {
+  __device__ void Init(int blocks, int warps) {
 #pragma unroll 1
     for (int i = 0; i < kMaxLongSlots; ++i) {
       full[i].Init(2);
       empty[i].Init(warps);
     }
-    again[0].Init(1);
-    again[1].Init(1);
+    again[0].Init(LongArrivals(blocks, warps));
+    again[1].Init(LongArrivals(blocks, warps));
     TransferBarrier::FenceInit();
     FenceBeforeBulkCopies();
   }
