@@ -101,7 +101,7 @@ static_assert(sizeof(RingBackwardSegments) <= kMaxKernelParameterBytes);
 /// Where warps that share a row leave their sums: f32 by turns, f64 for rows that need it.
 inline constexpr int kExchangeTurns = 4;
 constexpr int ExchangeFloats(RowKind kind, int all_warps) {
-  return kExchangeTurns * (kind == RowKind::kLayer ? 3 : 1) * all_warps;
+  return kExchangeTurns * (kind == RowKind::kLayer ? 4 : 1) * all_warps;
 }
 constexpr int CarefulDoubles(int block_warps) { return 3 * block_warps; }
 
