@@ -37,7 +37,7 @@ mode=${1:-full}
 case "$mode" in
   quick)
     soak_seconds=${SOAK_SECONDS:-15} sanitizer_limit=${SANITIZER_LIMIT:-150} sanitizer_tools=(memcheck racecheck)
-    sanitizer_filter='*Aliasing*:*FieldCase*:*Determinism*-*Million*'
+    sanitizer_filter='*Aliasing*:*FieldCase*:*Determinism*-*Million*' racecheck_filter='Shapes/*/BF16Rows3Hidden1024'
     ;;
   full)
     soak_seconds=${SOAK_SECONDS:-60} sanitizer_limit=${SANITIZER_LIMIT:-300} sanitizer_tools=(memcheck racecheck initcheck synccheck)
@@ -56,6 +56,18 @@ case "$mode" in
     sanitizer_filter+='*BatchNormInferenceTest.BothDirections*:*ExtremesTest*:*Aliasing*:*FieldCase*:'
     sanitizer_filter+='RowNormBackwardMean*:DeviceCaseTest*:Ladder*'
     sanitizer_filter+='-*Million*:*Batch140000*:*Batch65536*:*Channels70000*:*Spatial70001*'
+    # racecheck takes seconds a test.
+    racecheck_filter=
+    for case in BF16Rows229Hidden71 BF16Rows3Hidden1024 BF16Rows65Hidden1536 BF16Rows2Hidden16384 BF16Rows1Hidden65536 \
+      F32Rows3Hidden1024 F32Rows65Hidden1536 F32Rows1Hidden65536; do
+      racecheck_filter+="Shapes/LayerNorm*.MatchesReference/$case:"
+    done
+    racecheck_filter+='Shapes/RmsNorm*.MatchesReference/BF16Rows3Hidden1024:*BatchNormInferenceTest.BothDirections*/BF16:'
+    for case in Batch5Channels8Spatial49 Batch2Channels65Spatial33 Batch1Channels64Spatial4096; do
+      racecheck_filter+="Shapes/BatchNormTest.Training*/F32$case:Shapes/BatchNormTest.Training*/BF16$case:"
+    done
+    racecheck_filter+='*BatchNormRowsTest.*MatchesReference/BF16Values4300*:Formats/*InBothRoundingOrders/f8e4m3perrowBF16:'
+    racecheck_filter+='*CudaBatchNormSegmentsTest.Every*Batch3*:RowNormBackwardMean*'
     ;;
   bench) ;;
   *)
@@ -168,9 +180,11 @@ else
       options=(--tool "$tool" --error-exitcode 9)
       # One test asks for more memory than there is.
       if [[ $tool == memcheck ]]; then options+=(--report-api-errors no); fi
+      filter=$sanitizer_filter
+      if [[ $tool == racecheck ]]; then filter=$racecheck_filter; fi
       # Each tensor in an allocation of its own: what is read past its end is seen.
       step "$program.$tool" "$sanitizer_limit" env NORM_TEST_SEPARATE_ALLOCATIONS=1 "$root/tests/run_gpu.sh" --sharded "$sanitizer" "${options[@]}" \
-        "bin/$program" --gtest_filter="${SANITIZER_FILTER:-$sanitizer_filter}"
+        "bin/$program" --gtest_filter="${SANITIZER_FILTER:-$filter}"
     done
   done < <(grep '_cuda_test$' tests/gpu_programs.txt)
 fi

@@ -25,16 +25,6 @@ struct alignas(16) InferenceEntry {
   }
 };
 
-/// Whether the direct form of two-byte elements has the mean in its shift, which costs less than
-/// their rounding while the mean is a few deviations: `mean` is 0 then.
-template <typename X>
-inline constexpr bool kMeanInShift = sizeof(StorageOf<X>) == 2;
-
-template <typename X>
-__device__ __forceinline__ float ApplyDirect(float value, float mean, float factor, float shift) {
-  return kMeanInShift<X> ? fmaf(value, factor, shift) : fmaf(value - mean, factor, shift);
-}
-
 __device__ __forceinline__ uint32_t Quotient(uint32_t value, Divisor divisor) {
   return __umulhi(value, divisor.factor) >> divisor.shift;
 }
@@ -78,14 +68,7 @@ __device__ __forceinline__ InferenceEntry LoadEntry(const InferenceChannels& cha
   constexpr float kLargest = 1e18F;
   const float factor = rstd * weight;
   const bool plain = fabsf(factor) > kSmallest && fabsf(factor) < kLargest;
-  if constexpr (kMeanInShift<X>) {
-    constexpr float kFewDeviations = 8.0F;
-    if ((plain && fabsf(mean * rstd) <= kFewDeviations) || weight == 0.0F) {
-      return {0.0F, factor, fmaf(-mean, factor, shift), 0.0F};
-    }
-  } else {
-    if (plain || weight == 0.0F) return {mean, factor, shift, 0.0F};
-  }
+  if (plain || weight == 0.0F) return {mean, factor, shift, 0.0F};
   return {mean, rstd, shift, weight};
 }
 

@@ -25,8 +25,9 @@ __device__ __forceinline__ GranulePlace PlaceOf(uint32_t at, const PlaneInferenc
   return place;
 }
 
-/// Writes a block's granules, all of whose planes are direct.
-template <typename X, bool kWholePlanes, bool kAligned, bool kWholeBlock>
+/// Writes a block's granules, all of whose planes are direct. The branch of each keeps them one
+/// after the other: side by side they would take more registers and be stored later.
+template <typename X, bool kWholePlanes, bool kAligned>
 __device__ __forceinline__ void WriteGranules(const PlaneInferenceParams& p,
                                               const InferenceEntry* entries, uint32_t start,
                                               uint32_t left, const uint4 (&raw)[kPlaneGranules],
@@ -35,7 +36,7 @@ __device__ __forceinline__ void WriteGranules(const PlaneInferenceParams& p,
 #pragma unroll
   for (int g = 0; g < kPlaneGranules; ++g) {
     const uint32_t granule = g * kPlaneThreads + threadIdx.x;
-    if (kWholeBlock || (granule + 1) * kElements <= left) {
+    if ((granule + 1) * kElements <= left) {
       const auto [a, b, own] =
           PlaceOf<kElements, kWholePlanes>(start + granule * kElements, p, entries);
       float values[kElements];
@@ -43,8 +44,8 @@ __device__ __forceinline__ void WriteGranules(const PlaneInferenceParams& p,
 #pragma unroll
       for (int i = 0; i < kElements; ++i) {
         const bool first = kWholePlanes || i == 0 || i < own;
-        values[i] = ApplyDirect<X>(values[i], first ? a.mean : b.mean, first ? a.factor : b.factor,
-                                   first ? a.shift : b.shift);
+        values[i] = fmaf(values[i] - (first ? a.mean : b.mean), first ? a.factor : b.factor,
+                         first ? a.shift : b.shift);
       }
       StoreGranuleWords<X, kAligned>(destination + granule * kRingGranuleBytes,
                                      WideGranule<X>::Narrow(values));
@@ -127,10 +128,8 @@ __global__ void __launch_bounds__(kPlaneThreads)
   char* destination = static_cast<char*>(segment.destination) + offset;
   if (!direct) {
     MapGranules<X, kWholePlanes, kAligned>(p, entries, start, left, source, destination);
-  } else if (whole_block) {
-    WriteGranules<X, kWholePlanes, kAligned, true>(p, entries, start, left, raw, destination);
   } else {
-    WriteGranules<X, kWholePlanes, kAligned, false>(p, entries, start, left, raw, destination);
+    WriteGranules<X, kWholePlanes, kAligned>(p, entries, start, left, raw, destination);
   }
   if (whole_block) return;
   // The last elements of a tensor that is no whole number of granules.

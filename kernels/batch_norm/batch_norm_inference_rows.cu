@@ -58,7 +58,9 @@ __device__ __forceinline__ void LoadRows(const char* source, int64_t step, int r
   }
 }
 
-template <typename X, int kElements, bool kWholeBlock>
+/// One granule after the other, as the branch of each has it: side by side they would be stored
+/// later.
+template <typename X, int kElements>
 __device__ __forceinline__ void WriteRows(const RowEntries<X, kElements>& entries, uint32_t column,
                                           char* destination, int64_t step, int rows,
                                           RowGranule<X, kElements> (&granules)[kGranulesOf<X>]) {
@@ -74,9 +76,9 @@ __device__ __forceinline__ void WriteRows(const RowEntries<X, kElements>& entrie
   }
 #pragma unroll
   for (int g = 0; g < kGranulesOf<X>; ++g) {
-    if (kWholeBlock || g < rows) {
+    if (g < rows) {
       granules[g].Map(
-          [&](float value, int i) { return ApplyDirect<X>(value, mean[i], factor[i], shift[i]); });
+          [&](float value, int i) { return fmaf(value - mean[i], factor[i], shift[i]); });
       granules[g].Store(destination + g * step);
     }
   }
@@ -135,10 +137,8 @@ __global__ void __launch_bounds__(kRowThreads, kRowBlocksPerSm)
       granule.Map([&](float value, int i) { return entries[i][column].Apply(value); });
       granule.Store(destination + g * step);
     }
-  } else if (whole_block) {
-    WriteRows<X, kElements, true>(entries, column, destination, step, rows, granules);
   } else {
-    WriteRows<X, kElements, false>(entries, column, destination, step, rows, granules);
+    WriteRows<X, kElements>(entries, column, destination, step, rows, granules);
   }
 }
 

@@ -1,6 +1,7 @@
 // The threads that hold one row in registers: some lanes of a warp, one block, or a cluster of
-// blocks. Each says which granules a thread holds and adds values up over the row. Every thread
-// gets the same bits, in an order that depends on the number of threads only.
+// blocks (primitives/cluster_owner.cuh). Each says which granules a thread holds and adds values up
+// over the row. Every thread gets the same bits, in an order that depends on the number of threads
+// only.
 //
 // A warp of a block or cluster holds consecutive granules, so the distance between a thread's
 // granules is a constant: one address per tensor and thread.
@@ -9,9 +10,7 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
-#include <type_traits>
 
-#include "primitives/cluster.cuh"
 #include "primitives/row_reduce.cuh"
 
 namespace norm_device {
@@ -24,18 +23,6 @@ __device__ inline uint32_t LaneMax(uint32_t value) {
     value = max(value, __shfl_xor_sync(0xffffffffU, value, offset));
   }
   return value;
-}
-
-/// LaneSum of two values of different types at once.
-template <int kLanes, typename A, typename B>
-__device__ void LaneSumBoth(A& a, B& b) {
-#pragma unroll
-  for (int offset = kLanes / 2; offset > 0; offset /= 2) {
-    const A other_a = __shfl_xor_sync(0xffffffffU, a, offset);
-    const B other_b = __shfl_xor_sync(0xffffffffU, b, offset);
-    a += other_a;
-    b += other_b;
-  }
 }
 
 /// kLanes lanes own a row; the other lanes of the block own other rows. All lanes of a warp must
@@ -65,17 +52,14 @@ class LaneRow {
   __device__ void Sum(C (&values)[K]) {
     LaneSum<kLanes>(values);
   }
-  /// Adds up in the values' own types.
-  template <typename A, typename B>
-  __device__ void SumBoth(A& a, B& b) {
-    LaneSumBoth<kLanes>(a, b);
-  }
   __device__ uint32_t Max(uint32_t value) { return LaneMax<kLanes>(value); }
   /// Both in one exchange.
   __device__ void SumAndMax(float (&sum)[1], uint32_t& largest) {
     LaneSum<kLanes>(sum);
     largest = LaneMax<kLanes>(largest);
   }
+  /// After `other`, a copy of this owner, was used in its place.
+  __device__ void ContinueAfter(const LaneRow&) {}
   /// Whether `condition`, the same for all threads of a row, holds for a row whose threads must
   /// reach sums together with this one's.
   __device__ static bool AnyRow(bool condition) {
@@ -89,7 +73,6 @@ class WarpSpans {
   static constexpr int kLanesPerRow = kWarpThreads;
   static constexpr bool kWholeBlock = true;
   static constexpr int kGranuleStep = kWarpThreads;
-  static constexpr int kMaxWarps = 32;
 
   __device__ static bool AnyRow(bool condition) { return condition; }
 
@@ -100,10 +83,11 @@ class WarpSpans {
   }
 };
 
-/// A block of any number of whole warps owns a row. All its threads must reach Sum and Max.
+/// A block of up to kMaxWarps whole warps owns a row. All its threads must reach Sum and Max.
 class BlockOwner : public WarpSpans {
  public:
   static constexpr int kMaxSums = 2;
+  static constexpr int kMaxWarps = 16;
   /// Two buffers in turn: the barrier of one exchange separates the reads of the one before from
   /// the writes of the next.
   struct alignas(16) Scratch {
@@ -117,6 +101,7 @@ class BlockOwner : public WarpSpans {
   __device__ static int block_in_grid() { return blockIdx.x; }
   __device__ static int blocks_per_row() { return 1; }
   __device__ bool IsFirstThread() const { return threadIdx.x == 0; }
+  __device__ void ContinueAfter(const BlockOwner& other) { turn_ = other.turn_; }
   template <int kGranules>
   __device__ int FirstGranule() const {
     return First<kGranules>(threadIdx.x);
@@ -126,16 +111,6 @@ class BlockOwner : public WarpSpans {
   __device__ void Sum(C (&values)[K]) {
     LaneSum<kWarpThreads>(values);
     SumOverWarps(values);
-  }
-
-  /// Adds up in the values' own types within warps, in A over warps.
-  template <typename A, typename B>
-  __device__ void SumBoth(A& a, B& b) {
-    LaneSumBoth<kWarpThreads>(a, b);
-    A both[2] = {a, static_cast<A>(b)};
-    SumOverWarps(both);
-    a = both[0];
-    b = static_cast<B>(both[1]);
   }
 
   __device__ uint32_t Max(uint32_t value) {
@@ -178,16 +153,20 @@ class BlockOwner : public WarpSpans {
     static_assert(K <= kMaxSums);
     Exchange<C, K>(values, C(0));
 #pragma unroll
-    for (int k = 0; k < K; ++k) values[k] = C(0);
-#pragma unroll 1
-    for (int warp = 0; warp < Warps(); warp += 4) {
-#pragma unroll
-      for (int k = 0; k < K; ++k) {
-        const Four<C> four = *reinterpret_cast<const Four<C>*>(Part<C>(k) + warp);
-        values[k] += (four.values[0] + four.values[1]) + (four.values[2] + four.values[3]);
+    for (int k = 0; k < K; ++k) {
+      values[k] = SumOfFour(Part<C>(k));
+      if (Warps() > 4) values[k] += SumOfFour(Part<C>(k) + 4);
+      if (Warps() > 8) {
+        values[k] += SumOfFour(Part<C>(k) + 8) + SumOfFour(Part<C>(k) + 12);
       }
     }
     turn_ ^= 1;
+  }
+
+  template <typename C>
+  __device__ static C SumOfFour(const C* parts) {
+    const Four<C> four = *reinterpret_cast<const Four<C>*>(parts);
+    return (four.values[0] + four.values[1]) + (four.values[2] + four.values[3]);
   }
 
   template <typename T>
@@ -195,7 +174,7 @@ class BlockOwner : public WarpSpans {
     return reinterpret_cast<T*>(scratch_->partial[turn_][k]);
   }
 
-  /// Publishes one value per warp, and fillers up to a multiple of four.
+  /// Publishes one value per warp, and fillers up to the 4, 8 or 16 that are read.
   template <typename T, int K>
   __device__ void Exchange(const T (&values)[K], T filler) const {
     const int warp = threadIdx.x / kWarpThreads;
@@ -203,7 +182,7 @@ class BlockOwner : public WarpSpans {
     if (lane == 0) {
 #pragma unroll
       for (int k = 0; k < K; ++k) Part<T>(k)[warp] = values[k];
-    } else if (lane < 4 && warp == Warps() - 1 && (warp + lane) / 4 == warp / 4) {
+    } else if (warp == Warps() - 1 && warp + lane < PublishedParts()) {
 #pragma unroll
       for (int k = 0; k < K; ++k) Part<T>(k)[warp + lane] = filler;
     }
@@ -216,112 +195,13 @@ class BlockOwner : public WarpSpans {
   };
 
   __device__ static int Warps() { return blockDim.x / kWarpThreads; }
+  __device__ static int PublishedParts() {
+    const int warps = Warps();
+    return warps <= 4 ? 4 : warps <= 8 ? 8 : kMaxWarps;
+  }
 
   Scratch* scratch_;
   int turn_ = 0;
-};
-
-/// A cluster of blocks owns a row; partial sums travel through distributed shared memory. All its
-/// threads must reach Sum and Max. Compute capability 9.0.
-class ClusterOwner : public WarpSpans {
- public:
-  static constexpr int kMaxSums = 2;
-  static constexpr int kMaxParts = 256;  // warps of a cluster
-  struct alignas(16) Scratch {
-    double partial[2][kMaxSums][kMaxParts];
-  };
-
-  __device__ explicit ClusterOwner(Scratch& scratch)
-      : scratch_(scratch), rank_(ClusterRank()), blocks_(ClusterBlocks()) {
-    // Nobody may write to a peer's shared memory before the peer has started.
-    ClusterArrive();
-  }
-
-  __device__ static int row_in_block() { return 0; }
-  __device__ static int rows_per_block() { return 1; }
-  __device__ int block_in_grid() const { return static_cast<int>(blockIdx.x); }
-  __device__ int blocks_per_row() const { return blocks_; }
-  __device__ bool IsFirstThread() const { return threadIdx.x == 0 && rank_ == 0; }
-  template <int kGranules>
-  __device__ int FirstGranule() const {
-    return First<kGranules>(rank_ * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x));
-  }
-
-  /// Adds up in C within warps, in f64 over warps.
-  template <typename C, int K>
-  __device__ void Sum(C (&values)[K]) {
-    LaneSum<kWarpThreads>(values);
-    double wide[K];
-#pragma unroll
-    for (int k = 0; k < K; ++k) wide[k] = static_cast<double>(values[k]);
-    SumOverWarps(wide);
-#pragma unroll
-    for (int k = 0; k < K; ++k) values[k] = static_cast<C>(wide[k]);
-  }
-
-  template <typename A, typename B>
-  __device__ void SumBoth(A& a, B& b) {
-    LaneSumBoth<kWarpThreads>(a, b);
-    double both[2] = {static_cast<double>(a), static_cast<double>(b)};
-    SumOverWarps(both);
-    a = static_cast<A>(both[0]);
-    b = static_cast<B>(both[1]);
-  }
-
-  __device__ uint32_t Max(uint32_t value) {
-    const double values[1] = {static_cast<double>(LaneMax<kWarpThreads>(value))};
-    Exchange(values);
-    uint32_t largest = 0;
-    for (int part = threadIdx.x % kWarpThreads; part < Parts(); part += kWarpThreads) {
-      largest = max(largest, static_cast<uint32_t>(scratch_.partial[turn_][0][part]));
-    }
-    turn_ ^= 1;
-    return LaneMax<kWarpThreads>(largest);
-  }
-
- private:
-  template <int K>
-  __device__ void SumOverWarps(double (&values)[K]) {
-    static_assert(K <= kMaxSums);
-    Exchange(values);
-#pragma unroll
-    for (int k = 0; k < K; ++k) {
-      values[k] = 0.0;
-      for (int part = threadIdx.x % kWarpThreads; part < Parts(); part += kWarpThreads) {
-        values[k] += scratch_.partial[turn_][k][part];
-      }
-    }
-    LaneSum<kWarpThreads>(values);
-    turn_ ^= 1;
-  }
-
-  __device__ int Parts() const { return blocks_ * static_cast<int>(blockDim.x / kWarpThreads); }
-
-  /// Publishes one value per warp to every block of the cluster. Its barrier also separates the
-  /// reads of the exchange before from the writes of the next.
-  template <int K>
-  __device__ void Exchange(const double (&values)[K]) {
-    if (!peers_started_) {
-      ClusterWait();
-      peers_started_ = true;
-    }
-    const int lane = threadIdx.x % kWarpThreads;
-    const int part = rank_ * static_cast<int>(blockDim.x / kWarpThreads) +
-                     static_cast<int>(threadIdx.x / kWarpThreads);
-    if (lane < blocks_) {
-#pragma unroll
-      for (int k = 0; k < K; ++k) StoreToPeer(&scratch_.partial[turn_][k][part], lane, values[k]);
-    }
-    __syncwarp();  // the cluster's barrier takes whole warps
-    ClusterArrive();
-    ClusterWait();
-  }
-
-  Scratch& scratch_;
-  int rank_;
-  int blocks_;
-  int turn_ = 0;
-  bool peers_started_ = false;
 };
 
 }  // namespace norm_device

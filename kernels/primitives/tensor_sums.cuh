@@ -64,11 +64,11 @@ class TensorSums {
   __device__ void Add(const PackedGranule<X, 8>& granule) {
     const auto& words = granule.words;
     // Two words of the lanes are the rows of a matrix. Its product with the transpose of either
-    // half has the squares of that half's rows on a diagonal.
+    // half has the squares of that half's rows on a diagonal. Four products that do not wait for
+    // each other.
 #pragma unroll
-    for (int i = 0; i < 4; i += 2) {
-      MultiplyAdd<X>(first_squares_, words[i], words[i + 1], words[i]);
-      MultiplyAdd<X>(second_squares_, words[i], words[i + 1], words[i + 1]);
+    for (int i = 0; i < 4; ++i) {
+      MultiplyAdd<X>(squares_[i], words[i / 2 * 2], words[i / 2 * 2 + 1], words[i]);
     }
     if constexpr (kSums) AddRows<X>(sums_, words);
   }
@@ -76,8 +76,8 @@ class TensorSums {
   /// This lane's part of the sum of squares.
   __device__ float Squares() const {
     const int row = static_cast<int>(threadIdx.x) / 4 % 8;
-    const float even = first_squares_[0] + second_squares_[2];
-    const float odd = first_squares_[1] + second_squares_[3];
+    const float even = (squares_[0][0] + squares_[1][2]) + (squares_[2][0] + squares_[3][2]);
+    const float odd = (squares_[0][1] + squares_[1][3]) + (squares_[2][1] + squares_[3][3]);
     if (static_cast<int>(threadIdx.x) % 4 != row / 2) return 0.0F;
     return row % 2 == 0 ? even : odd;
   }
@@ -85,8 +85,7 @@ class TensorSums {
   __device__ float Sum() const { return threadIdx.x % 4 == 0 ? sums_[0] + sums_[2] : 0.0F; }
 
  private:
-  float first_squares_[4] = {};
-  float second_squares_[4] = {};
+  float squares_[4][4] = {};
   float sums_[4] = {};
 };
 

@@ -66,6 +66,7 @@ struct RingBackwardParams {
   void* dx;
   float* dweight_partials;  // [chunks * row blocks, hidden_size]; null: not wanted
   float* dbias_partials;
+  double* strip_totals;  // kStrips: sums of blocks, where one takes many rows; else null
   void* dweight;  // group kernel: one block writes the sums themselves; null where partial rows are
   void* dbias;    // finalized
   int64_t rows;
@@ -102,6 +103,11 @@ static_assert(sizeof(RingBackwardSegments) <= kMaxKernelParameterBytes);
 inline constexpr int kExchangeTurns = 4;
 constexpr int ExchangeFloats(RowKind kind, int all_warps) {
   return kExchangeTurns * (kind == RowKind::kLayer ? 4 : 1) * all_warps;
+}
+/// The same of long rows, in bytes. `all_warps`: a multiple of 4.
+constexpr int LongExchangeBytes(RowKind kind, int all_warps) {
+  const int sums = kind == RowKind::kLayer ? 2 * sizeof(float) + sizeof(double) : sizeof(float);
+  return kExchangeTurns * sums * all_warps;
 }
 constexpr int CarefulDoubles(int block_warps) { return 3 * block_warps; }
 
@@ -156,7 +162,7 @@ constexpr FinalizeShape FinalizeShapeOf(int64_t hidden_size, bool partials_are_f
   // Short rows: many small blocks keep the device busy; long ones: few that read long pieces.
   constexpr int64_t kLongRow = 16384;
   if (partials_are_f64 || hidden_size % 4 != 0) return {1, 32};
-  return {4, hidden_size < kLongRow ? 8 : 32};
+  return {4, hidden_size < kLongRow ? 8 : hidden_size < 2 * kLongRow ? 16 : 32};
 }
 
 /// Mean and rstd of rows, for the ring kernels where the caller has none.
@@ -204,10 +210,12 @@ struct LongGranules {
   int of_row;
   int max_threads;
 };
-inline constexpr LongGranules kLongGranules32Bit = {5, 480};
-inline constexpr LongGranules kLongGranules16Bit = {6, 352};
-inline constexpr LongGranules kShortGranules16Bit = {4, 480};  // rows that these hold in a block
-inline constexpr int kMaxLongSlots = 24;                       // of a block's ring
+/// Two choices, the second for parts of rows that the first does not hold.
+constexpr LongGranules FewLongGranules(RowKind kind, int element_bytes) {
+  return kind == RowKind::kRms && element_bytes == 2 ? LongGranules{4, 480} : LongGranules{5, 352};
+}
+inline constexpr LongGranules kManyLongGranules = {6, 352};
+inline constexpr int kMaxLongSlots = 24;  // of a block's ring
 
 /// Which ring kernel.
 struct RingKernel {

@@ -6,7 +6,7 @@
 #include "primitives/element_access.cuh"
 #include "primitives/row_reduce.cuh"
 #include "row_norm/row_norm_backward_device.h"
-#include "row_norm/row_norm_backward_overlap.cuh"
+#include "primitives/dependent_launch.cuh"
 #include "row_norm/row_norm_backward_ring.cuh"
 
 namespace norm_device {

@@ -9,10 +9,10 @@
 #include <cstdint>
 
 #include "primitives/cluster.cuh"
+#include "primitives/dependent_launch.cuh"
 #include "row_norm/row_norm_backward_long_exchange.cuh"
 #include "row_norm/row_norm_backward_long_ring.cuh"
 #include "row_norm/row_norm_backward_long_rows.cuh"
-#include "row_norm/row_norm_backward_overlap.cuh"
 #include "row_norm/row_norm_backward_ring.cuh"
 
 namespace norm_device {

@@ -22,6 +22,35 @@ struct LongCoefficients {
   float shift = 0.0F;
 };
 
+/// A sum that starts at a bias larger than its terms: then the rounding of each addition is exact to
+/// tell, and is summed apart.
+struct BiasedSum {
+  float sum = 0.0F;
+  float lost = 0.0F;
+
+  __device__ void Add(float term) {
+    const float next = sum + term;
+    lost += term - (next - sum);
+    sum = next;
+  }
+  __device__ double Total(float bias) const {
+    return (static_cast<double>(sum) - static_cast<double>(bias)) + static_cast<double>(lost);
+  }
+  /// More than any x of a row but outliers, and than the sum of a thread's.
+  __device__ static float Bias(const GivenStats& stats) {
+    constexpr float kTimes = 1024.0F;
+    return kTimes * (fabsf(stats.mean) + 1.0F / stats.rstd);
+  }
+};
+
+/// A thread's sums of a row: of g * d, where d is x less the mean if the row is centred, and else x;
+/// of g; of x, if the row is centred: it tells what rounding took from the given mean.
+struct LongSums {
+  float gd = 0.0F;
+  float g = 0.0F;
+  BiasedSum x;
+};
+
 /// From the sums of g * d and g, where d is x less the mean if the row is centred, and else x.
 template <RowKind kKind>
 __device__ LongCoefficients LongRowCoefficients(const RowTotals<float>& totals,
@@ -105,16 +134,16 @@ class LongColumns {
   /// Adds granule g of a row to its sums; one that is not there is any of the row.
   template <bool kCentred>
   __device__ void AddUp(int g, bool has, const Packed& x, const Packed& dy, float mean,
-                        RowTotals<float> (&sums)[2]) {
+                        LongSums (&sums)[2]) {
     const Scales scales = Scale(g);
 #pragma unroll
     for (int v = 0; v < V; ++v) {
-      RowTotals<float>& part = sums[v % 2];
+      LongSums& part = sums[v % 2];
       const float scaled = dy.Wide(v) * Scaled(scales, g, v);
       const float d = kCentred ? x.Wide(v) - mean : x.Wide(v);
       part.gd = fmaf(scaled, d, part.gd);
       if (kHasBias) part.g += scaled;
-      if (kCentred) part.d += g < kGranules - 1 || has ? d : 0.0F;
+      if (kCentred) sums[0].x.Add(g < kGranules - 1 || has ? x.Wide(v) : 0.0F);
     }
   }
 

@@ -36,9 +36,10 @@ template <RowKind kKind>
 class LongExchange {
  public:
   static constexpr int kTurns = kExchangeTurns;
-  static constexpr int kValues = kKind == RowKind::kLayer ? 3 : 1;
+  static constexpr int kValues = kKind == RowKind::kLayer ? 2 : 1;
 
-  /// `parts`: [kTurns, kValues, RoundUp(warps of the cluster, 4)].
+  /// `parts`: f32 [kTurns, kValues, RoundUp(warps of the cluster, 4)]; kLayer: then f64 [kTurns,
+  /// warps of the cluster].
   __device__ LongExchange(float* parts, TransferBarrier* arrived, int rank, int blocks, int warps)
       : parts_(parts),
         arrived_(arrived),
@@ -58,57 +59,60 @@ class LongExchange {
     TransferBarrier::FenceInit();
   }
 
-  /// Hands this thread's sums over; `d` where `centred`, which all threads agree on.
-  __device__ void Send(const RowTotals<float>& sums, bool centred, int turn) const {
+  /// Hands this thread's sums over; `x` where `centred`, which all threads agree on.
+  template <bool kMayCentre>
+  __device__ void Send(float gd, float g, double x, bool centred, int turn) const {
     const int lane = threadIdx.x % kWarpThreads;
     TransferBarrier& arrived = arrived_[turn];
     float* const part = parts_ + turn * kValues * stride_ + part_;
-    int values = 1;
+    int bytes = kValues * static_cast<int>(sizeof(float));
     if constexpr (kKind == RowKind::kRms) {
-      const float sum = Add<kWarpThreads>(sums.gd);
+      const float sum = Add<kWarpThreads>(gd);
       if (lane < blocks_) SendWordToPeer(part, arrived, lane, sum);
     } else {
-      const bool upper = (lane & 16) != 0;
-      float sum = (upper ? sums.g : sums.gd) + Other(upper ? sums.gd : sums.g, 16);
-      if (centred) {
-        values = 3;
-        const bool odd = (lane & 8) != 0;
-        const float d = sums.d + Other(sums.d, 16);
-        sum = Add<8>((odd ? d : sum) + Other(odd ? sum : d, 8));
-        const int value = odd ? 2 : lane / 16;
-        for (int peer = lane % 8; peer < blocks_ && lane < 24; peer += 8) {
-          SendWordToPeer(part + value * stride_, arrived, peer, sum);
-        }
-      } else {
-        values = 2;
-        sum = Add<16>(sum);
-        if (lane % 16 < blocks_) {
-          SendWordToPeer(part + lane / 16 * stride_, arrived, lane % 16, sum);
+      // Half the lanes go on with gd, half with g.
+      constexpr int kHalf = kWarpThreads / 2;
+      const bool upper = lane >= kHalf;
+      const float sum = Add<kHalf>((upper ? g : gd) + Other(upper ? gd : g, kHalf));
+      if (lane % kHalf < blocks_) {
+        SendWordToPeer(part + lane / kHalf * stride_, arrived, lane % kHalf, sum);
+      }
+      if (kMayCentre && centred) {
+        double total[1] = {x};
+        LaneSum<kWarpThreads>(total);
+        bytes += static_cast<int>(sizeof(double));
+        if (lane < blocks_) {
+          SendToPeer(WideParts(turn) + part_, arrived, lane,
+                     static_cast<uint64_t>(__double_as_longlong(total[0])));
         }
       }
     }
-    if (threadIdx.x == 0) {
-      arrived.ArriveExpecting(all_warps_ * values * static_cast<int>(sizeof(float)));
-    }
+    if (threadIdx.x == 0) arrived.ArriveExpecting(all_warps_ * bytes);
   }
 
-  /// The totals of the i-th row, when they are there.
-  __device__ RowTotals<float> Receive(bool centred, int i) const {
-    arrived_[i % kTurns].Wait(i / kTurns & 1);
-    const float* parts = parts_ + i % kTurns * kValues * stride_;
+  /// The totals of the i-th row, when they are there; d is the sum of x less the given mean.
+  template <bool kMayCentre>
+  __device__ RowTotals<float> Receive(bool centred, float mean, int64_t hidden_size, int i) const {
+    const int turn = i % kTurns;
+    arrived_[turn].Wait(i / kTurns & 1);
+    const float* parts = parts_ + turn * kValues * stride_;
     const int lane = threadIdx.x % kWarpThreads;
     RowTotals<float> totals;
     if constexpr (kKind == RowKind::kRms) {
-      totals.gd = Add<32>(PartSum(parts, lane, 32));
-    } else if (centred) {
-      const float sum = Add<8>(lane < 24 ? PartSum(parts + lane / 8 * stride_, lane % 8, 8) : 0.0F);
-      totals.gd = __shfl_sync(kAllLanes, sum, 0);
-      totals.g = __shfl_sync(kAllLanes, sum, 8);
-      totals.d = __shfl_sync(kAllLanes, sum, 16);
+      totals.gd = Add<kWarpThreads>(PartSum(parts, lane, kWarpThreads));
     } else {
-      const float sum = Add<16>(PartSum(parts + lane / 16 * stride_, lane % 16, 16));
+      constexpr int kHalf = kWarpThreads / 2;
+      const float sum = Add<kHalf>(PartSum(parts + lane / kHalf * stride_, lane % kHalf, kHalf));
       totals.gd = __shfl_sync(kAllLanes, sum, 0);
-      totals.g = __shfl_sync(kAllLanes, sum, 16);
+      totals.g = __shfl_sync(kAllLanes, sum, kHalf);
+      if (kMayCentre && centred) {
+        const double* wide = WideParts(turn);
+        double x[1] = {0.0};
+        for (int k = lane; k < all_warps_; k += kWarpThreads) x[0] += wide[k];
+        LaneSum<kWarpThreads>(x);
+        totals.d = static_cast<float>(
+            fma(-static_cast<double>(hidden_size), static_cast<double>(mean), x[0]));
+      }
     }
     return totals;
   }
@@ -124,6 +128,9 @@ class LongExchange {
 #pragma unroll
     for (int offset = kLanes / 2; offset > 0; offset /= 2) value += Other(value, offset);
     return value;
+  }
+  __device__ double* WideParts(int turn) const {
+    return reinterpret_cast<double*>(parts_ + kTurns * kValues * stride_) + turn * all_warps_;
   }
   __device__ float PartSum(const float* parts, int first, int step) const {
     const auto* fours = reinterpret_cast<const float4*>(parts);

@@ -11,20 +11,11 @@ const void* SelectLongGranules(int granules) {
     return reinterpret_cast<const void*>(
         &RowBackwardLong<X, kKind, kGranules, kScale, kPlain, kMaxThreads, Launch>);
   };
-  if constexpr (sizeof(StorageOf<X>) == sizeof(float)) {
-    constexpr LongGranules kLong = kLongGranules32Bit;
-    return granules == kLong.of_row ? kernel.template operator()<kLong.of_row, kLong.max_threads>()
-                                    : nullptr;
-  } else {
-    constexpr LongGranules kLong = kLongGranules16Bit;
-    constexpr LongGranules kShort = kShortGranules16Bit;
-    if (granules == kLong.of_row) {
-      return kernel.template operator()<kLong.of_row, kLong.max_threads>();
-    }
-    return granules == kShort.of_row
-               ? kernel.template operator()<kShort.of_row, kShort.max_threads>()
-               : nullptr;
-  }
+  constexpr LongGranules kFew = FewLongGranules(kKind, static_cast<int>(sizeof(StorageOf<X>)));
+  constexpr LongGranules kMany = kManyLongGranules;
+  if (granules == kFew.of_row) return kernel.template operator()<kFew.of_row, kFew.max_threads>();
+  return granules == kMany.of_row ? kernel.template operator()<kMany.of_row, kMany.max_threads>()
+                                  : nullptr;
 }
 
 template <typename X, RowKind kKind, LongScale kScale>

@@ -89,15 +89,17 @@ class LongRows {
     return {stats.y, stats.x};
   }
 
-  /// A row arrives, the one before leaves; rows of other type than f32 that are centred are few, and
-  /// their code is apart.
+  /// A row arrives, the one before leaves. Rows are centred where the mean's own rounding shows in
+  /// dx or dweight; 16-bit ones that are have code apart from the loop's.
   __device__ void PassRow(int row) {
     leaving_mean_ = mean_;
     mean_ = 0.0F;
     if (row < place_.rows) {
       WaitForBarrier(arriving_.barrier, arriving_.place.parity);
       const GivenStats stats = Stats(row);
-      if (kAlwaysCentred || (kLayer && MeanNeedsCorrection(stats))) mean_ = stats.mean;
+      if (kAlwaysCentred || (kLayer && (p_.weight_is_f32 || MeanNeedsCorrection(stats)))) {
+        mean_ = stats.mean;
+      }
     }
     if (kAlwaysCentred || !kLayer || (mean_ == 0.0F && leaving_mean_ == 0.0F)) {
       PassChunks<kAlwaysCentred>(row);
@@ -108,15 +110,17 @@ class LongRows {
 
   template <bool kCentred>
   __device__ void PassChunks(int row) {
-    RowTotals<float> sums[2];
+    LongSums sums[2];
+    float bias = 0.0F;
+    if (kCentred && row < place_.rows) sums[0].x.sum = bias = BiasedSum::Bias(Stats(row));
 #pragma unroll
     for (int chunk = 0; chunk < kGranules; ++chunk) {
       if (row < place_.rows) {
         AddUp<kCentred>(row, chunk, sums);
-        if (chunk == kGranules - 1) Send(row, sums);
+        if (chunk == kGranules - 1) Send<kCentred>(row, bias, sums);
       }
       if (row > 0) {
-        if (chunk == 0) Take(row - 1);
+        if (chunk == 0) Take<kCentred>(row - 1);
         Output<kCentred>(chunk);
       }
     }
@@ -128,7 +132,7 @@ class LongRows {
   }
 
   template <bool kCentred>
-  __device__ void AddUp(int row, int chunk, RowTotals<float> (&sums)[2]) {
+  __device__ void AddUp(int row, int chunk, LongSums (&sums)[2]) {
     if (chunk > 0) {
       WaitForBarrier(arriving_.barrier + chunk * kBarrierBytes, arriving_.place.parity);
     }
@@ -141,12 +145,13 @@ class LongRows {
     columns_.template AddUp<kCentred>(chunk, has_last_, x, dy, mean_, sums);
   }
 
-  __device__ void Send(int row, const RowTotals<float> (&sums)[2]) {
-    RowTotals<float> total;
-    if (active_) {
-      total = {sums[0].gd + sums[1].gd, sums[0].g + sums[1].g, sums[0].d + sums[1].d};
-    }
-    exchange_.Send(total, kAlwaysCentred || mean_ != 0.0F, row % Exchange::kTurns);
+  template <bool kCentred>
+  __device__ void Send(int row, float bias, const LongSums (&sums)[2]) {
+    const bool centred = kAlwaysCentred || (kCentred && mean_ != 0.0F);
+    const float gd = active_ ? sums[0].gd + sums[1].gd : 0.0F;
+    const float g = active_ ? sums[0].g + sums[1].g : 0.0F;
+    const double x = centred && active_ ? sums[0].x.Total(bias) : 0.0;
+    exchange_.template Send<kCentred>(gd, g, x, centred, row % Exchange::kTurns);
     arriving_.place.Advance(p_.stages);
     arriving_.Begin(ring_, full_, ChunkOffset(kGranules), kRowBarrierBytes);
   }
@@ -162,10 +167,12 @@ class LongRows {
   }
 
   /// The coefficients of a row.
+  template <bool kCentred>
   __device__ void Take(int row) {
     const GivenStats stats = Stats(row);
-    const bool centred = kAlwaysCentred || leaving_mean_ != 0.0F;
-    const RowTotals<float> totals = exchange_.Receive(centred, row);
+    const bool centred = kAlwaysCentred || (kCentred && leaving_mean_ != 0.0F);
+    const RowTotals<float> totals =
+        exchange_.template Receive<kCentred>(centred, stats.mean, p_.hidden_size, row);
     coefficients_ = LongRowCoefficients<kKind>(totals, stats, centred, share_);
     const float slope = kLayer ? coefficients_.slope * coefficients_.rstd : coefficients_.slope;
     if (__builtin_expect(!FitsF32<kKind>(totals, stats, slope), 0)) {

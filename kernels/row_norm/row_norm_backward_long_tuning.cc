@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <initializer_list>
 
 #include "row_norm/row_norm_backward_tuning.h"
 #include "row_norm/row_norm_ring_shape.h"
@@ -37,8 +38,7 @@ bool UseLong(LongGranules granules, int row_granules, int blocks, RowKind kind, 
   const int warps = shape.warps * blocks;
   constexpr int kFourFloats = 4;
   const int64_t exchange_bytes =
-      norm_device::ExchangeFloats(kind, static_cast<int>(RoundUp(warps, kFourFloats))) *
-      static_cast<int64_t>(sizeof(float));
+      norm_device::LongExchangeBytes(kind, static_cast<int>(RoundUp(warps, kFourFloats)));
   constexpr int kCarefulTurns = 2;
   const int64_t careful_bytes = RoundUp(
       kCarefulTurns * norm_device::CarefulDoubles(warps) * static_cast<int64_t>(sizeof(double)),
@@ -76,22 +76,19 @@ bool PlanLongBackward(RowKind kind, int64_t hidden_size, DType dtype, int ring_t
                       DeviceTraits device, RowBackwardPlan& plan) {
   const int64_t row_bytes = hidden_size * static_cast<int64_t>(DTypeSize(dtype));
   const bool is_16_bit = DTypeSize(dtype) == 2;
-  const LongGranules granules =
-      is_16_bit ? norm_device::kLongGranules16Bit : norm_device::kLongGranules32Bit;
+  constexpr LongGranules kMany = norm_device::kManyLongGranules;
   if (dtype == DType::kF64 || !device.HasClusters() || row_bytes % kGranuleBytes != 0 ||
       hidden_size < kMinColumns ||
-      row_bytes / kGranuleBytes >
-          int64_t{kMaxClusterBlocks} * granules.of_row * granules.max_threads) {
+      row_bytes / kGranuleBytes > int64_t{kMaxClusterBlocks} * kMany.of_row * kMany.max_threads) {
     return false;
   }
   const int row_granules = static_cast<int>(row_bytes / kGranuleBytes);
-  if (is_16_bit && UseLong(norm_device::kShortGranules16Bit, row_granules, 1, kind, is_16_bit,
-                           ring_tensors, device, plan)) {
-    return true;
-  }
+  const LongGranules few = norm_device::FewLongGranules(kind, static_cast<int>(DTypeSize(dtype)));
   for (int blocks = 1; blocks <= kMaxClusterBlocks; blocks *= 2) {
-    if (UseLong(granules, row_granules, blocks, kind, is_16_bit, ring_tensors, device, plan)) {
-      return true;
+    for (const LongGranules& granules : {few, kMany}) {
+      if (UseLong(granules, row_granules, blocks, kind, is_16_bit, ring_tensors, device, plan)) {
+        return true;
+      }
     }
   }
   return false;

@@ -61,6 +61,9 @@ BackwardPlan PlanBackward(const RowNormBackwardArgs& args, DeviceTraits device, 
   if (plan.finalizes && args.dbias != nullptr) {
     plan.dbias_partials = layout.TakeBytes(partials_bytes);
   }
+  if (plan.launch.strip_total_bytes > 0) {
+    plan.strip_totals = layout.TakeBytes(static_cast<size_t>(plan.launch.strip_total_bytes));
+  }
   plan.workspace = workspace;
   plan.workspace_bytes = layout.size_bytes();
   return plan;
@@ -106,6 +109,7 @@ norm_device::RingBackwardParams RingParams(const RowNormBackwardArgs& args,
     params.dweight = args.dweight;
     params.dbias = args.dbias;
   }
+  params.strip_totals = static_cast<double*>(plan.strip_totals);
   params.rows = args.rows;
   params.hidden_size = args.hidden_size;
   params.row_blocks = plan.launch.row_blocks;

@@ -19,6 +19,7 @@ struct BackwardPlan {
   int64_t partials = 0;
   void* dweight_partials = nullptr;
   void* dbias_partials = nullptr;
+  void* strip_totals = nullptr;
   norm_device::RowStatistics statistics = {};
   void* workspace = nullptr;
   size_t workspace_bytes = 0;

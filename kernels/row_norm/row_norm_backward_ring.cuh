@@ -11,7 +11,7 @@
 
 #include "primitives/segments.cuh"
 #include "row_norm/row_norm_backward_device.h"
-#include "row_norm/row_norm_backward_overlap.cuh"
+#include "primitives/dependent_launch.cuh"
 
 namespace norm_device {
 

@@ -289,6 +289,11 @@ RowBackwardLaunch LaunchRowBackward(const RowBackwardPlan& plan, int64_t rows, b
     const int64_t stages = CeilDiv(rows, launch.row_blocks * plan.rows_per_block);
     launch.block_partials = CeilDiv(stages, plan.max_partial_stages);
     launch.partial_stages = CeilDiv(stages, launch.block_partials);
+    // Groups that take no more rows keep their sums in registers.
+    if (plan.method == RowBackwardMethod::kStrips &&
+        CeilDiv(rows, launch.row_blocks * plan.strip_groups) > kPlainSumRows) {
+      launch.strip_total_bytes = launch.row_blocks * plan.strip_total_bytes;
+    }
   }
   return launch;
 }

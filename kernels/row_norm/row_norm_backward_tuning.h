@@ -39,7 +39,9 @@ struct RowBackwardPlan {
 
   int rows_per_block = 1;      // kTiles: of one stage of each warp; kGroups: of one of each group
   int64_t max_row_blocks = 1;  // blocks, or clusters
-  int direct_rows = 0;         // kGroups: most rows of a request that need no partial rows
+  int strip_groups = 1;        // kStrips: groups of a block that take rows in turn
+  int64_t strip_total_bytes = 0;  // kStrips: of a block's sums in global memory
+  int direct_rows = 0;            // kGroups: most rows of a request that need no partial rows
 
   bool UsesRing() const {
     return method == norm_device::RowBackwardMethod::kTiles ||
@@ -66,7 +68,8 @@ bool PlanLongBackward(norm_device::RowKind kind, int64_t hidden_size, DType dtyp
 struct RowBackwardLaunch {
   LaunchConfig config;
   int64_t row_blocks = 1;
-  int64_t partial_stages = 0;  // ring kernels: stages that one partial row adds up
+  int64_t partial_stages = 0;     // ring kernels: stages that one partial row adds up
+  int64_t strip_total_bytes = 0;  // kStrips: of all blocks' sums in global memory
   int64_t block_partials = 1;  // partial rows of a row block (kGroups without totals: of a group)
   /// kGroups: few rows, whose one block writes dweight and dbias itself.
   bool direct = false;

@@ -70,6 +70,13 @@ RowForwardParams DeviceParams(const RowNormForwardArgs& args) {
   return params;
 }
 
+/// Of a single request.
+RowLaunchKind LaunchKind(const RowForwardParams& params, RowNormKind kind, bool wide) {
+  const bool plain = kind == RowNormKind::kRms && wide && params.aligned &&
+                     params.residual == nullptr && !params.round_normalized;
+  return plain ? RowLaunchKind::kPlain : RowLaunchKind::kSingle;
+}
+
 /// Rows of 16-bit elements.
 const void* StripKernel(const RowNormForwardArgs& args, RowLaunchKind launch) {
   const int shape = norm_device::StripShapeOf(args.hidden_size, 0);
@@ -178,9 +185,10 @@ Status RowNormForwardCuda(const RowNormForwardArgs& args, Workspace workspace,
     NORM_RETURN_IF_ERROR(batch.Add(args));
     return batch.Flush();
   }
-  if (UsesRing(plan)) return LaunchRowRing(args, plan, DeviceParams(args), workspace, stream);
-  return Launch(Kernel(args, plan, RowLaunchKind::kSingle), RequestLaunch(plan, args),
-                DeviceParams(args), stream);
+  const RowForwardParams params = DeviceParams(args);
+  if (UsesRing(plan)) return LaunchRowRing(args, plan, params, workspace, stream);
+  return Launch(Kernel(args, plan, LaunchKind(params, args.kind, plan.wide)),
+                RequestLaunch(plan, args), params, stream);
 }
 
 size_t RowNormForwardCudaWorkspaceBytes(const RowNormForwardArgs& args) {

@@ -16,6 +16,7 @@ enum class RowMethod : uint8_t {
   kLanes4,     // 4 lanes of a warp, in registers
   kLanes8,     // 8 lanes
   kLanes16,    // 16 lanes
+  kWarp,       // a warp
   kBlock,      // a block
   kBlockLong,  // a block, more per thread
   kCluster,    // a cluster of blocks
@@ -46,6 +47,7 @@ constexpr int HeldRowElements(RowMethod method, int bytes, bool wide) {
       return wide ? kShortBytes / bytes : 8;
     case RowMethod::kLanes8:
     case RowMethod::kLanes16:
+    case RowMethod::kWarp:
     case RowMethod::kBlock:
       return wide || bytes == 2 ? kShortBytes / bytes : 16;
     case RowMethod::kBlockLong:
@@ -60,9 +62,22 @@ constexpr int HeldRowElements(RowMethod method, int bytes, bool wide) {
   return 0;
 }
 
-inline constexpr int kLaneRowThreads = 64;       // of a block whose warps own rows
+inline constexpr int kLaneRowThreads = 128;      // of a block whose warps own rows
 inline constexpr int kMaxBlockRowThreads = 512;  // of a block that owns a row, or a part of it
 inline constexpr int kStreamingThreads = 512;
+
+/// Most threads of a block, and blocks that must fit a multiprocessor.
+struct RowThreads {
+  int of_block;
+  int blocks;
+};
+/// For elements of `bytes` bytes. Rows of one warp have addresses of their own, which take
+/// registers.
+constexpr RowThreads HeldRowThreads(RowMethod method, int bytes) {
+  if (method <= RowMethod::kWarp) return {kLaneRowThreads, 896 / kLaneRowThreads};
+  if (method == RowMethod::kBlock) return bytes == 2 ? RowThreads{256, 4} : RowThreads{384, 3};
+  return {kMaxBlockRowThreads, 1024 / kMaxBlockRowThreads};
+}
 
 /// What y holds.
 enum class RowOutput : uint8_t {
@@ -108,8 +123,9 @@ using RowForwardSegments = SegmentTable<RowForwardParams, 30>;
 static_assert(sizeof(RowForwardSegments) <= kMaxKernelParameterBytes);
 
 /// What a kernel takes: one request with y in the type of x (RowForwardParams), or any requests
-/// (RowForwardSegments).
-enum class RowLaunchKind : uint8_t { kSingle, kSegments };
+/// (RowForwardSegments). kPlain: one of wide rows that is aligned, has no residual and rounds once,
+/// kRms only; the bits are those of the kernel for any request.
+enum class RowLaunchKind : uint8_t { kSingle, kPlain, kSegments };
 
 /// One request through rings.
 struct RowRingParams {

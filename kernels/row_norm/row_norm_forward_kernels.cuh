@@ -9,20 +9,19 @@ namespace norm_device {
 template <RowLaunchKind kLaunch, typename Pair, RowKind kKind, bool kWide>
 struct RowForwardMethods {
   using X = typename Pair::Activation;
-  static constexpr int kBytes = static_cast<int>(sizeof(StorageOf<X>));
 
   template <RowMethod kMethod, typename Owner>
   static const void* Held() {
     // Such rows of 16-bit elements are strips, if their outputs are not quantized.
-    constexpr bool kStripsOnly = kLaunch == RowLaunchKind::kSingle && !kWide && kBytes == 2 &&
-                                 (kMethod == RowMethod::kLanes8 || kMethod == RowMethod::kLanes16);
+    constexpr bool kStripsOnly = kLaunch == RowLaunchKind::kSingle && !kWide &&
+                                 sizeof(StorageOf<X>) == 2 &&
+                                 (kMethod == RowMethod::kLanes8 || kMethod == RowMethod::kLanes16 ||
+                                  kMethod == RowMethod::kWarp);
     if constexpr (kStripsOnly) {
       return nullptr;
     } else {
-      constexpr int kElements = HeldRowElements(kMethod, kBytes, kWide);
-      constexpr int kV = kWide ? kWideElements<X> : NarrowRowAccess(kMethod, kBytes);
       return reinterpret_cast<const void*>(
-          &RowForwardHeld<kLaunch, Pair, kKind, kV, kElements, Owner>);
+          &RowForwardHeld<kLaunch, Pair, kKind, kMethod, kWide, Owner>);
     }
   }
 
@@ -34,6 +33,8 @@ struct RowForwardMethods {
         return Held<RowMethod::kLanes8, LaneRow<8>>();
       case RowMethod::kLanes16:
         return Held<RowMethod::kLanes16, LaneRow<16>>();
+      case RowMethod::kWarp:
+        return Held<RowMethod::kWarp, LaneRow<32>>();
       case RowMethod::kBlock:
         return Held<RowMethod::kBlock, BlockOwner>();
       case RowMethod::kBlockLong:
@@ -43,7 +44,7 @@ struct RowForwardMethods {
       case RowMethod::kRing:
       case RowMethod::kLongRing:
       case RowMethod::kStrips:
-        break;
+        break;  // kernels of their own
       case RowMethod::kStreaming:
         return reinterpret_cast<const void*>(&RowForwardStreaming < kLaunch, Pair, kKind,
                                              kWide ? kWideElements<X> : 1 >);
@@ -64,9 +65,15 @@ const void* SelectRowForward(RowKind kind, RowMethod method, bool wide) {
 
 template <typename Pair>
 const void* RowForwardKernel(RowLaunchKind launch, RowKind kind, RowMethod method, bool wide) {
-  return launch == RowLaunchKind::kSingle
-             ? SelectRowForward<RowLaunchKind::kSingle, Pair>(kind, method, wide)
-             : SelectRowForward<RowLaunchKind::kSegments, Pair>(kind, method, wide);
+  switch (launch) {
+    case RowLaunchKind::kSingle:
+      return SelectRowForward<RowLaunchKind::kSingle, Pair>(kind, method, wide);
+    case RowLaunchKind::kPlain:
+      return RowForwardMethods<RowLaunchKind::kPlain, Pair, RowKind::kRms, true>::Select(method);
+    case RowLaunchKind::kSegments:
+      break;
+  }
+  return SelectRowForward<RowLaunchKind::kSegments, Pair>(kind, method, wide);
 }
 
 }  // namespace norm_device

@@ -1,141 +1,16 @@
-// What row forward writes in the type of x: statistics, and y from a row's elements.
+// What row forward writes in the type of x: y from a row's elements.
 #pragma once
 
 #include <cstdint>
-#include <type_traits>
 
 #include "primitives/packed_granule.cuh"
 #include "row_norm/row_norm_device.h"
-#include "row_norm/row_norm_held_statistics.cuh"
+#include "row_norm/row_norm_forward_affine.cuh"
+#include "row_norm/row_norm_forward_input.cuh"
+#include "row_norm/row_norm_held_row.cuh"
 #include "row_norm/row_norm_statistics.cuh"
 
 namespace norm_device {
-
-template <RowKind kKind, typename C>
-__device__ void StoreStatistics(const RowForwardParams& p, int64_t row, const RowStats<C>& stats) {
-  if (kKind == RowKind::kLayer && p.mean != nullptr) {
-    static_cast<C*>(p.mean)[row] = stats.mean + stats.mean_correction;
-  }
-  if (p.rstd != nullptr) static_cast<C*>(p.rstd)[row] = stats.rstd;
-}
-
-/// Whether granules of V elements that start at `row` can be accessed at once: pairs, if the row
-/// starts at a multiple of theirs; wider ones, if all tensors and rows do.
-template <typename X, int V>
-__device__ bool CanAccessAtOnce(const RowForwardParams& p, const StorageOf<X>* row) {
-  if constexpr (V == 1) return true;
-  if constexpr (V * sizeof(StorageOf<X>) < 16) {
-    return reinterpret_cast<uintptr_t>(row) % (V * sizeof(StorageOf<X>)) == 0;
-  }
-  return p.aligned;
-}
-
-/// (x - mean) * rstd of one row, or x * rstd. Elements of 16 bits: the mean's correction is below
-/// their resolution unless it is zero, so it is taken off after scaling, in one operation.
-template <RowKind kKind, typename X>
-class RowNormalizer {
- public:
-  using C = ComputeOf<X>;
-
-  __device__ explicit RowNormalizer(const RowStats<C>& stats)
-      : stats_(stats), scaled_correction_(-stats.mean_correction * stats.rstd) {}
-
-  __device__ C operator()(C x) const {
-    if constexpr (kKind == RowKind::kRms) return x * stats_.rstd;
-    if constexpr (sizeof(StorageOf<X>) < sizeof(C)) {
-      return fma(x - stats_.mean, stats_.rstd, scaled_correction_);
-    }
-    return Centred<kKind>(x, stats_) * stats_.rstd;
-  }
-
- private:
-  RowStats<C> stats_;
-  C scaled_correction_;
-};
-
-/// Weight and bias of V columns, as they lie in memory.
-template <typename W, int V>
-struct RowAffineWords {
-  PackedGranule<W, V> weight;
-  PackedGranule<W, V> bias;
-};
-
-/// Weight and bias applied to normalized values. Fetching is apart, so that many loads are under
-/// way before the first is needed.
-template <typename Pair, RowKind kKind>
-class RowAffine {
- public:
-  using X = typename Pair::Activation;
-  using W = typename Pair::Weight;
-  using C = ComputeOf<X>;
-  template <int V>
-  using Words = RowAffineWords<W, V>;
-
-  __device__ explicit RowAffine(const RowForwardParams& params)
-      : weight_(static_cast<const StorageOf<W>*>(params.weight)),
-        bias_(static_cast<const StorageOf<W>*>(params.bias)),
-        weight_offset_(static_cast<C>(params.weight_offset)),
-        round_normalized_(params.round_normalized) {
-    // One address in registers, not one computation from the parameters per granule.
-    asm volatile("" : "+l"(weight_), "+l"(bias_));
-  }
-
-  __device__ bool round_normalized() const {
-    return sizeof(StorageOf<X>) < sizeof(C) && round_normalized_;
-  }
-
-  /// Of the columns from `column` on; ones and zeros where weight or bias are absent, or !holds.
-  /// `at_once`: of CanFetchAtOnce.
-  template <int V>
-  __device__ Words<V> Fetch(int64_t column, bool holds, bool at_once) const {
-    Words<V> words = {PackedGranule<W, V>::Filled(1), PackedGranule<W, V>::Filled(0)};
-    if (holds && weight_ != nullptr) {
-      words.weight = PackedGranule<W, V>::LoadConstant(weight_ + column, at_once);
-    }
-    if (kKind == RowKind::kLayer && holds && bias_ != nullptr) {
-      words.bias = PackedGranule<W, V>::LoadConstant(bias_ + column, at_once);
-    }
-    return words;
-  }
-
-  /// Whether V columns can be accessed at once, where x of all rows can.
-  template <int V>
-  __device__ bool CanFetchAtOnce(bool aligned) const {
-    if constexpr (V == 1) return true;
-    if constexpr (V * sizeof(StorageOf<X>) < 16) {
-      constexpr uintptr_t kBytes = V * sizeof(StorageOf<W>);
-      return (reinterpret_cast<uintptr_t>(weight_) | reinterpret_cast<uintptr_t>(bias_)) % kBytes ==
-             0;
-    }
-    return aligned;
-  }
-
-  /// y in the compute type. `round_first`: of round_normalized().
-  template <int V>
-  __device__ void Apply(const PackedGranule<X, V>& x, const Words<V>& words,
-                        const RowNormalizer<kKind, X>& normalize, bool round_first,
-                        C (&y)[V]) const {
-#pragma unroll
-    for (int i = 0; i < V; ++i) y[i] = normalize(x.Wide(i));
-    if (round_first) {
-      const auto rounded = PackedGranule<X, V>::Rounded(y);
-#pragma unroll
-      for (int i = 0; i < V; ++i) y[i] = rounded.Wide(i);
-    }
-#pragma unroll
-    for (int i = 0; i < V; ++i) {
-      const C scale = static_cast<C>(words.weight.Wide(i));
-      y[i] = kKind == RowKind::kLayer ? fma(y[i], scale, static_cast<C>(words.bias.Wide(i)))
-                                      : y[i] * (scale + weight_offset_);
-    }
-  }
-
- private:
-  const StorageOf<W>* weight_;
-  const StorageOf<W>* bias_;
-  C weight_offset_;
-  bool round_normalized_;
-};
 
 /// Granules whose weight and bias are fetched together: as many as leave room in 64 registers for a
 /// row of kHeldWords words per thread.
@@ -234,25 +109,49 @@ class ShiftedPairs {
   uint32_t last_held_ = 0;
 };
 
+/// y of a row where addresses do not allow wide accesses, or with two roundings.
 template <RowKind kKind, typename Pair, typename X, int V, int kGranules, typename Owner>
+__device__ __noinline__ void WriteApart(const RowForwardParams& p,
+                                        const HeldRow<X, V, kGranules, Owner>& row,
+                                        int64_t row_offset, const RowStats<ComputeOf<X>>& stats) {
+  using Row = HeldRow<X, V, kGranules, Owner>;
+  const RowAffine<Pair, kKind> affine(p);
+  const RowNormalizer<kKind, X> normalize(stats);
+  StorageOf<X>* y = static_cast<StorageOf<X>*>(p.y) + row_offset;
+#pragma unroll 1
+  for (int g = 0; g < kGranules && row.Holds(g); ++g) {
+    const int column = row.first + g * Row::kStep;
+    const auto words = affine.template Fetch<V>(column, true, false);
+    ComputeOf<X> values[V];
+    affine.template Apply<V>(row.values[g], words, normalize, affine.round_normalized(), values);
+    PackedGranule<X, V>::Rounded(values).Store(y + column, false);
+  }
+}
+
+template <bool kPlain, RowKind kKind, typename Pair, typename X, int V, int kGranules,
+          typename Owner>
 __device__ void WriteHeldRow(const RowForwardParams& p, const HeldRow<X, V, kGranules, Owner>& row,
                              int64_t row_offset, const RowAffine<Pair, kKind>& affine,
-                             const RowNormalizer<kKind, X>& normalize) {
+                             const RowStats<ComputeOf<X>>& stats) {
   using Values = const ComputeOf<X>(&)[V];
   constexpr bool kPairs = V == 2 && sizeof(StorageOf<X>) == 2;
   // Rows of one warp may start at odd and even addresses.
   constexpr bool kMixedRows = kPairs && Owner::kLanesPerRow < kWarpThreads;
   StorageOf<X>* y = static_cast<StorageOf<X>*>(p.y) + row_offset;
-  const bool plain = affine.template CanFetchAtOnce<V>(p.aligned) && !affine.round_normalized();
-  const bool store_at_once = CanAccessAtOnce<X, V>(p, y);
-  const auto store = [&](int g, int column, Values values, bool at_once) {
+  const RowNormalizer<kKind, X> normalize(stats);
+  const auto store = [&](int g, int column, Values values) {
     auto granule = PackedGranule<X, V>::Rounded(values);
     granule.Forget();  // not computed in the branch: granules can be under way together
-    if (row.Holds(g)) granule.Store(y + column, at_once);
+    if (row.Holds(g)) granule.Store(y + column, true);
   };
-  if (plain && store_at_once && !kMixedRows) {
-    ForEachOutput<true>(p, row, affine, normalize,
-                        [&](int g, int column, Values values) { store(g, column, values, true); });
+  if constexpr (kPlain) {
+    ForEachOutput<true>(p, row, affine, normalize, store);
+    return;
+  }
+  const bool plain = affine.template CanFetchAtOnce<V>(p.aligned) && !affine.round_normalized();
+  const bool store_at_once = CanAccessAtOnce<X, V>(p, y);
+  if (plain && store_at_once && !kMixedRows) [[likely]] {
+    ForEachOutput<true>(p, row, affine, normalize, store);
     return;
   }
   if constexpr (kPairs) {
@@ -265,26 +164,26 @@ __device__ void WriteHeldRow(const RowForwardParams& p, const HeldRow<X, V, kGra
       return;
     }
   }
-  ForEachOutput<false>(p, row, affine, normalize, [&](int g, int column, Values values) {
-    store(g, column, values, store_at_once);
-  });
+  const HeldRow<X, V, kGranules, Owner> row_apart = row;
+  const RowStats<ComputeOf<X>> stats_apart = stats;
+  WriteApart<kKind, Pair>(p, row_apart, row_offset, stats_apart);
 }
 
-template <RowKind kKind, typename Pair, typename X, int V, int kGranules, typename Owner>
+template <bool kPlain, RowKind kKind, typename Pair, typename X, int V, int kGranules,
+          typename Owner>
 __device__ void WriteHeldRow(const RowForwardParams& p, const SplitRow<X, V, kGranules, Owner>& row,
                              int64_t row_offset, const RowAffine<Pair, kKind>& affine,
-                             const RowNormalizer<kKind, X>& normalize) {
-  WriteHeldRow<kKind, Pair>(p, row.main, row_offset, affine, normalize);
-  WriteHeldRow<kKind, Pair>(p, row.extra, row_offset, affine, normalize);
+                             const RowStats<ComputeOf<X>>& stats) {
+  WriteHeldRow<kPlain, kKind, Pair>(p, row.main, row_offset, affine, stats);
+  WriteHeldRow<kPlain, kKind, Pair>(p, row.extra, row_offset, affine, stats);
 }
 
-/// Writes y of a row in the type of x.
-template <RowKind kKind, typename Pair, typename Row>
+/// Writes y of a row in the type of x. kPlain: see RowLaunchKind.
+template <bool kPlain, RowKind kKind, typename Pair, typename Row>
 __device__ void WriteRow(const RowForwardParams& p, const Row& row, int64_t row_offset,
                          const RowAffine<Pair, kKind>& affine,
                          const RowStats<typename RowAffine<Pair, kKind>::C>& stats) {
-  const RowNormalizer<kKind, typename Pair::Activation> normalize(stats);
-  WriteHeldRow<kKind, Pair>(p, row, row_offset, affine, normalize);
+  WriteHeldRow<kPlain, kKind, Pair>(p, row, row_offset, affine, stats);
 }
 
 }  // namespace norm_device

@@ -146,7 +146,7 @@ class RingFeeder {
     const double variance = sums.Variance(size, p_.inverse_size);
     const bool leaves = SquaresLeaveF32(variance, p_.eps);
     if (is_first_) {
-      Publish(i, row, sums, ReciprocalDeviation(static_cast<float>(variance), p_.eps), leaves);
+      Publish(i, row, sums, __frsqrt_rn(static_cast<float>(variance + p_.eps)), leaves);
       shared_.ready[i % 2].Arrive();
     }
     return leaves;

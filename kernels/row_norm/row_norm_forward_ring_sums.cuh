@@ -1,11 +1,12 @@
 // Sums over a row that many warps of a cluster read once, exact enough for mean and variance to
 // come out of one exchange.
 //
-// LayerNorm: a thread takes the deviations of a few dozen values from one of them in f32 and
-// continues in f64, each step relative to a value of its own; totals are moved to a common shift in
-// f64. Deviations from a member of the group are at most about as large as its spread allows, so
-// neither a large mean nor an outlier costs precision. bf16 values need no shift: sums and squares
-// of a group are exact in f32 unless the group's spread is of the order of its values.
+// LayerNorm: a thread takes the deviations of a few dozen values from the middle one of three of
+// them in f32 and continues in f64, each step relative to a value of its own; totals are moved to a
+// common shift in f64. Deviations from a member of the group are at most about as large as its
+// spread allows, and the middle one is no outlier unless two of the three are, so neither a large
+// mean nor an outlier costs precision. bf16 values need no shift: sums and squares of a group are
+// exact in f32 unless the group's spread is of the order of its values.
 // RMSNorm: sums of squares.
 #pragma once
 
@@ -32,19 +33,21 @@ class RingSums {
   template <int kPresent, int V, int kGranules>
   __device__ void Add(const PackedGranule<X, V> (&x)[kGranules]) {
     if constexpr (kPresent > 0) {
-      const float first = kShifted ? x[0].Wide(0) : 0.0F;
+      const float shift =
+          kShifted ? Middle(x[0].Wide(0), x[kPresent / 2].Wide(V / 2), x[kPresent - 1].Wide(V - 1))
+                   : 0.0F;
       float sums[2] = {0.0F, 0.0F};
       float squares[2] = {0.0F, 0.0F};
 #pragma unroll
       for (int g = 0; g < kPresent; ++g) {
 #pragma unroll
         for (int i = 0; i < V; ++i) {
-          const float value = kShifted ? x[g].Wide(i) - first : x[g].Wide(i);
+          const float value = kShifted ? x[g].Wide(i) - shift : x[g].Wide(i);
           if (kHasSum) sums[i % 2] += value;
           squares[i % 2] = fmaf(value, value, squares[i % 2]);
         }
       }
-      AddGroup(first, static_cast<float>(kPresent * V), static_cast<double>(sums[0] + sums[1]),
+      AddGroup(shift, static_cast<float>(kPresent * V), static_cast<double>(sums[0] + sums[1]),
                static_cast<double>(squares[0] + squares[1]));
     }
   }
@@ -146,6 +149,10 @@ class RingSums {
   }
 
  private:
+  /// Not a NaN unless two of the three are.
+  static __device__ float Middle(float a, float b, float c) {
+    return fmaxf(fminf(a, b), fminf(fmaxf(a, b), c));
+  }
   static __device__ uint64_t Bits(double value) {
     return static_cast<uint64_t>(__double_as_longlong(value));
   }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "primitives/dependent_launch.cuh"
 #include "primitives/element_access.cuh"
 #include "primitives/packed_granule.cuh"
 #include "primitives/row_owner.cuh"
@@ -38,6 +39,8 @@ __global__ void __launch_bounds__(kStreamingThreads)
   using Launch = RowLaunchParams<kLaunch>;
   __shared__ BlockRow::Scratch scratch;
   __shared__ BlockOwner::Scratch owner_scratch;
+  AllowDependentLaunch();
+  AwaitPreviousLaunch();
   BlockRow summing;
   BlockOwner owner(owner_scratch);
   int first_block = 0;

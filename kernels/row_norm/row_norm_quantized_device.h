@@ -23,7 +23,7 @@ constexpr int QuantizedRowElements(QuantizedRowMethod method, RowKind kind, int 
 constexpr int QuantizedRowRegisters(QuantizedRowMethod method, RowKind kind, int bytes) {
   if (QuantizedRowElements(method, kind, bytes) == 64) return 128;
   if (kind == RowKind::kLayer) return bytes == 2 ? 80 : 96;
-  return method == QuantizedRowMethod::kBlock && bytes == 2 ? 64 : 72;
+  return bytes == 2 ? 64 : 72;
 }
 
 /// Kernels as the runtime launches them, with RowForwardParams whose output is not kInputType: rows

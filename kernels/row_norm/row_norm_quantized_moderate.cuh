@@ -156,7 +156,9 @@ class ModerateRow {
   /// The thread's parts of the sum (kSums) and of the sum of squares.
   template <bool kSums>
   __device__ static void SumsOfThread(const Granule (&x)[kGranules], float& sum, float& squares) {
-    if constexpr (kHasTensorSums<X>) {
+    // Few elements are added sooner than products follow each other through a tensor core.
+    constexpr int kFewElements = 32;
+    if constexpr (kHasTensorSums<X> && kElements > kFewElements) {
       TensorSums<X> sums;
 #pragma unroll
       for (int g = 0; g < kGranules; ++g) sums.template Add<kSums>(x[g]);

@@ -9,8 +9,6 @@ using norm_device::QuantizedRowMethod;
 using norm_device::RowKind;
 
 constexpr int64_t kWarpThreads = 32;
-/// Few blocks of so many fit a multiprocessor, and starting one shows.
-constexpr int kManyThreads = 256;
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a - 1) / b + 1; }
 
@@ -64,7 +62,7 @@ std::optional<QuantizedRowPlan> PlanQuantizedRow(RowKind kind, int64_t hidden_si
   plan.resident_blocks =
       device.sm_count * ResidentBlocks(plan.threads, norm_device::QuantizedRowRegisters(
                                                          plan.method, kind, element_bytes));
-  if (kind == RowKind::kRms) plan.rows_in_turn = plan.threads < kManyThreads ? 2 : 4;
+  if (kind == RowKind::kRms) plan.rows_in_turn = 2;
   return plan;
 }
 

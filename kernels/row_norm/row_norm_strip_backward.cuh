@@ -1,6 +1,6 @@
 // Row backward by strips (row_norm_strip.cuh): lanes of a warp, or the warps of a group, own a row
 // and take tiles of rows through a ring of their own; dx takes the place of x there. dweight and
-// dbias add up in f32 registers over at most kPlainSumRows rows, then in f64 in shared memory, group
+// dbias add up in f32 registers over at most kPlainSumRows rows, then in f64, group
 // after group in a fixed order.
 #pragma once
 
@@ -149,8 +149,13 @@ __global__ void __launch_bounds__(kStripBackwardThreads, 1)
   const int row_bytes = hidden_size * kSize;
   const int tile_bytes = row_bytes * p.tile_rows;
 
-  auto* totals = reinterpret_cast<double*>(shared);
-  char* group_parts = shared + kBytes.totals;
+  // In global memory, null where no group ever flushes its sums.
+  constexpr bool kGlobalTotals = HasGlobalStripTotals(kRowShape);
+  constexpr int kTotals = kBytes.totals / 8;
+  double* totals = reinterpret_cast<double*>(shared);
+  if (kGlobalTotals)
+    totals = p.strip_totals == nullptr ? nullptr : p.strip_totals + block * kTotals;
+  char* group_parts = shared + (kGlobalTotals ? 0 : kBytes.totals);
   char* rings = group_parts + groups * kBytes.group;
   const Group group = {group_parts + group_index * kBytes.group, group_index};
   const int ring_bytes = max(p.stages * p.ring_tensors * p.tensor_bytes, kBytes.sums);
@@ -177,7 +182,10 @@ __global__ void __launch_bounds__(kStripBackwardThreads, 1)
 #pragma unroll 1
   for (int stage = 0; stage < p.stages; ++stage) fill(stage, tile + stage * tile_step);
 
-  for (int i = thread; i < kBytes.totals / 8; i += threads) totals[i] = 0.0;
+  const bool flushes_sums = !kGlobalTotals || totals != nullptr;
+  if (flushes_sums) {
+    for (int i = thread; i < kTotals; i += threads) totals[i] = 0.0;
+  }
   if (thread < kWarps) turns[thread] = 0;
   __syncthreads();
 
@@ -282,6 +290,8 @@ __global__ void __launch_bounds__(kStripBackwardThreads, 1)
       group.template SumRow<kKind>(sums, turn);
       // The second pass widens again instead of keeping wide values.
       own.Forget();
+      // Strips share words with their neighbours, in rows side by side too.
+      if (kWarps == 1) __syncwarp();
       if constexpr (kWarps > 1) {
         TileRing::FenceBeforeStore();
         group.Barrier();
@@ -334,7 +344,8 @@ __global__ void __launch_bounds__(kStripBackwardThreads, 1)
       } else {
         gradients(std::false_type{}, std::true_type{});
       }
-      if (--steps_to_flush == 0) {
+      if (kWarps == 1) __syncwarp();
+      if (flushes_sums && --steps_to_flush == 0) {
         flush(true);
         steps_to_flush = kPlainSumRows;
       }
@@ -362,7 +373,7 @@ __global__ void __launch_bounds__(kStripBackwardThreads, 1)
                          ((p.tile_rows + kRowsAtOnce - 1) / kRowsAtOnce);
   const int most_flushes = most_steps / kPlainSumRows + 1;
 #pragma unroll 1
-  while (flushes < most_flushes) flush(false);
+  while (flushes_sums && flushes < most_flushes) flush(false);
   TileRing::template AwaitStores<0>();
   group.Barrier();
 
@@ -379,7 +390,7 @@ __global__ void __launch_bounds__(kStripBackwardThreads, 1)
 #pragma unroll
     for (int k = 0; k < Columns::kGradients; ++k) {
       const int i = k * kElements + element;
-      double total = totals[i * kRowThreads + owner];
+      double total = flushes_sums ? totals[i * kRowThreads + owner] : 0.0;
 #pragma unroll 4
       for (int g = 0; g < groups; ++g) {
         const auto* of_group = reinterpret_cast<const float*>(rings + g * ring_bytes);

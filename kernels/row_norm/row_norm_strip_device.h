@@ -85,10 +85,10 @@ NORM_STRIP_FUNCTION constexpr int StripAffineBytes(const StripShape& shape, RowK
          kTileLineBytes;
 }
 
-/// Shared memory of the backward kernel: a block's, a group's besides its ring, and what passes
-/// through a ring in the end.
+/// Memory of the backward kernel: the f64 sums of a block, a group's besides its ring, and what
+/// passes through a ring in the end.
 struct StripBackwardBytes {
-  int totals;
+  int totals;  // where HasGlobalStripTotals, in global memory, if needed at all
   int group;
   int sums;
 
@@ -109,6 +109,11 @@ struct StripBackwardBytes {
 };
 
 inline constexpr int kStripBackwardThreads = 256;  // of a block, at most
+
+/// Whether a block's sums are in global memory: they would take the place of stages.
+NORM_STRIP_FUNCTION constexpr bool HasGlobalStripTotals(const StripShape& shape) {
+  return shape.warps > 2;
+}
 
 #undef NORM_STRIP_FUNCTION
 

@@ -279,6 +279,8 @@ __global__ void __launch_bounds__(kStripShapes[kShape].forward_threads,
           }
         }
       };
+      // Strips share words with their neighbours, in rows side by side too.
+      if (kWarps == 1) __syncwarp();
       if (has_residual) store(x_rows);
       const RowNormalizer<kKind, X> normalize(stats);
       if (row.holds) affine.Apply(normalize, round_first, row_thread, row.strip);
@@ -290,6 +292,7 @@ __global__ void __launch_bounds__(kStripShapes[kShape].forward_threads,
         }
       }
       store(y_rows);
+      if (kWarps == 1) __syncwarp();
     }
     TileRing::FenceBeforeStore();
     owner.Barrier();

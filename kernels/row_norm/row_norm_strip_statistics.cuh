@@ -115,7 +115,7 @@ class StripOwner {
   int turn_ = 0;
 };
 
-/// Statistics of a row in f64, for rows whose sums leave the range of f32.
+/// Statistics of a row in f64.
 template <RowKind kKind, typename Row, typename Owner>
 __device__ RowStats<float> WideStripStatistics(const Row& row, Owner& owner, double inverse_size,
                                                double eps) {
@@ -138,7 +138,8 @@ __device__ RowStats<float> WideStripStatistics(const Row& row, Owner& owner, dou
   return stats;
 }
 
-/// RMSNorm: one reduction. LayerNorm: two; the deviations from the rounded mean correct it.
+/// RMSNorm: one reduction. LayerNorm: two; the deviations from the rounded mean correct it. Rows whose
+/// sums leave the range of f32, or whose mean was rounded too far, are taken again in f64.
 template <RowKind kKind, typename Row, typename Owner>
 __device__ RowStats<float> StripStatistics(Row& row, Owner& owner, const RowForwardParams& p) {
   constexpr int kChains = 4;
@@ -149,7 +150,11 @@ __device__ RowStats<float> StripStatistics(Row& row, Owner& owner, const RowForw
     row.ForEach([&](float value, int i) { chains[i % kChains] += value; });
     float sum[1] = {(chains[0] + chains[1]) + (chains[2] + chains[3])};
     owner.Sum(sum);
-    stats.mean = sum[0] * inverse_size;
+    // Of so few digits that the deviations of 16-bit elements from it, and their sums, are exact but
+    // for elements far below it.
+    constexpr uint32_t kDropped = 0xfff;
+    stats.mean =
+        __uint_as_float((__float_as_uint(sum[0] * inverse_size) + (kDropped + 1) / 2) & ~kDropped);
   }
   float sums[kChains] = {};
   float squares[kChains] = {};
@@ -163,16 +168,16 @@ __device__ RowStats<float> StripStatistics(Row& row, Owner& owner, const RowForw
   float totals[2] = {(squares[0] + squares[1]) + (squares[2] + squares[3]),
                      (sums[0] + sums[1]) + (sums[2] + sums[3])};
   float mean_square;
+  bool far = false;
   if constexpr (kKind == RowKind::kLayer) {
     owner.Sum(totals);
     const float shift = totals[1] * inverse_size;
     mean_square = fmaf(-totals[1], shift, totals[0]) * inverse_size;
     // Not max(): a NaN stays one.
     if (mean_square < 0.0F) mean_square = 0.0F;
-    const float mean = stats.mean + shift;
-    const float of_shift = mean - stats.mean;
-    stats.mean_correction = (stats.mean - (mean - of_shift)) + (shift - of_shift);
-    stats.mean = mean;
+    stats.mean_correction = shift;
+    // A correction larger than the deviation costs digits of the variance.
+    far = !(shift * shift <= mean_square + static_cast<float>(p.eps));
   } else {
     float total[1] = {totals[0]};
     owner.Sum(total);
@@ -180,7 +185,7 @@ __device__ RowStats<float> StripStatistics(Row& row, Owner& owner, const RowForw
   }
   row.Forget();
   stats.rstd = __frsqrt_rn(mean_square + static_cast<float>(p.eps));
-  const bool leaves = RowEps{p.eps, p.smallest_square}.SquaresLeaveF32(mean_square);
+  const bool leaves = far || RowEps{p.eps, p.smallest_square}.SquaresLeaveF32(mean_square);
   if (Owner::AnyRow(leaves)) {
     const RowStats<float> wide = WideStripStatistics<kKind>(row, owner, p.inverse_size, p.eps);
     if (leaves) stats = wide;

@@ -83,9 +83,11 @@ bool PlanStripBackward(RowKind kind, int64_t hidden_size, DType dtype, int ring_
   const int64_t enough_stages = 3;
   constexpr int64_t kMaxStages = 6;
   const int64_t least_stages = shape.warps > 1 ? 3 : 2;
-  const int64_t budget = device.max_shared_bytes - kStaticBytes - bytes.totals;
+  const bool global_totals = norm_device::HasGlobalStripTotals(shape);
+  const int64_t shared_totals = global_totals ? 0 : bytes.totals;
+  const int64_t budget = device.max_shared_bytes - kStaticBytes - shared_totals;
   for (int threads = norm_device::kStripBackwardThreads; threads >= shape.GroupThreads();
-       threads /= 2) {
+       threads -= shape.GroupThreads()) {
     const int groups = threads / shape.GroupThreads();
     const int64_t of_group = budget / groups - bytes.group;
     for (int rows : {2, 1}) {
@@ -103,9 +105,11 @@ bool PlanStripBackward(RowKind kind, int64_t hidden_size, DType dtype, int ring_
       plan.tensor_bytes = TilePlaceBytes(rows, size);
       plan.columns = size;
       plan.shared_bytes = AskedSharedBytes(
-          bytes.totals +
+          shared_totals +
           groups * (bytes.group + std::max<int64_t>(stages * stage_bytes, bytes.sums)));
       plan.max_row_blocks = device.sm_count;
+      plan.strip_groups = groups;
+      plan.strip_total_bytes = global_totals ? bytes.totals : 0;
       // One partial row of a block, whatever it adds up: the block's own sums are f64.
       plan.max_partial_stages = std::numeric_limits<int>::max();
       return true;

@@ -12,6 +12,8 @@ using norm_device::RowMethod;
 
 constexpr int kWarpThreads = 32;
 constexpr int kMaxClusterBlocks = 8;  // what every device with clusters can schedule
+// Launches of more take much longer than what overlapping the one before saves.
+constexpr int64_t kMostOverlappingBlocks = 2048;
 
 constexpr int64_t CeilDiv(int64_t a, int64_t b) { return a / b + (a % b != 0 ? 1 : 0); }
 
@@ -31,9 +33,10 @@ int Lanes(RowMethod method) {
 
 class Planner {
  public:
-  Planner(int64_t hidden_size, DType dtype)
+  Planner(int64_t hidden_size, DType dtype, DeviceTraits device)
       : hidden_size_(hidden_size), element_bytes_(static_cast<int>(DTypeSize(dtype))) {
     plan_.wide = hidden_size * element_bytes_ % kAccessBytes == 0;
+    plan_.overlaps_previous = device.HasClusters();
   }
 
   /// Rows within warps, if one fits.
@@ -45,8 +48,9 @@ class Planner {
     return true;
   }
 
-  /// A row in a block of at most `max_threads` threads, if it fits.
-  bool UseBlock(RowMethod method, int max_threads) {
+  /// A row in a block, if it fits.
+  bool UseBlock(RowMethod method) {
+    const int max_threads = norm_device::HeldRowThreads(method, element_bytes_).of_block;
     const int64_t threads =
         CeilDiv(Spread(method), int64_t{Elements(method)} * kWarpThreads) * kWarpThreads;
     if (threads > max_threads) return false;
@@ -102,15 +106,11 @@ RowForwardPlan PlanRowForward(int64_t hidden_size, DType dtype, DeviceTraits dev
   if (!quantizes && PlanRowRing(hidden_size, dtype, device, ring)) return ring;
   RowForwardPlan strips;
   if (!quantizes && PlanStripForward(hidden_size, dtype, device, strips)) return strips;
-  Planner planner(hidden_size, dtype);
-  // Long threads: fewer of them take part in a reduction, and several blocks fit a multiprocessor.
-  constexpr int kMaxShortThreads = 64;
-  const int max_short_threads =
-      planner.plan().wide ? kMaxShortThreads : norm_device::kMaxBlockRowThreads / 2;
+  Planner planner(hidden_size, dtype, device);
   const bool held = planner.UseLanes(RowMethod::kLanes4) || planner.UseLanes(RowMethod::kLanes8) ||
-                    planner.UseLanes(RowMethod::kLanes16) ||
-                    planner.UseBlock(RowMethod::kBlock, max_short_threads) ||
-                    planner.UseBlock(RowMethod::kBlockLong, norm_device::kMaxBlockRowThreads) ||
+                    planner.UseLanes(RowMethod::kLanes16) || planner.UseLanes(RowMethod::kWarp) ||
+                    planner.UseBlock(RowMethod::kBlock) ||
+                    planner.UseBlock(RowMethod::kBlockLong) ||
                     (device.HasClusters() && planner.UseCluster());
   if (!held) planner.UseStreaming();
   return planner.plan();
@@ -124,6 +124,7 @@ LaunchConfig RowForwardLaunch(const RowForwardPlan& plan, int64_t rows) {
   launch.dynamic_shared_bytes = plan.shared_bytes;
   launch.threads_x = plan.threads;
   launch.cluster_blocks = plan.cluster_blocks;
+  launch.overlaps_previous = plan.overlaps_previous && launch.blocks_x <= kMostOverlappingBlocks;
   return launch;
 }
 

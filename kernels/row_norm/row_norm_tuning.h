@@ -22,6 +22,7 @@ struct RowForwardPlan {
   int64_t max_clusters = 0;  // rings, strips: those that loop over all rows; 0: one for each row
   int64_t shared_bytes = 0;  // dynamic shared memory of a block
   int64_t residual_shared_bytes = 0;  // strips: of a request with a residual
+  bool overlaps_previous = false;     // of LaunchConfig
 
   friend bool operator==(const RowForwardPlan&, const RowForwardPlan&) = default;
 };

@@ -115,7 +115,7 @@ void CheckLongPlan(const RowBackwardPlan& plan, int64_t hidden_size, DType dtype
   const int warps = (plan.threads / 32 - 1) * plan.cluster_blocks;
   EXPECT_GE(plan.exchange_offset, plan.stages * plan.granules * ring_tensors * plan.tensor_bytes);
   EXPECT_GE(plan.careful_offset - plan.exchange_offset,
-            norm_device::ExchangeFloats(kind, warps) * 4);
+            norm_device::LongExchangeBytes(kind, warps));
   EXPECT_EQ(plan.exchange_offset % 16, 0);
   EXPECT_EQ(plan.careful_offset % 16, 0);
   EXPECT_GE(plan.weights_offset - plan.careful_offset, 2 * norm_device::CarefulDoubles(warps) * 8);
@@ -135,7 +135,10 @@ void CheckStrips(const RowBackwardPlan& plan, RowKind kind) {
   EXPECT_GE(plan.stages, shape.warps > 1 ? 3 : 2);
   EXPECT_EQ(plan.tensor_bytes % norm_device::kTileLineBytes, 0);
   const int64_t ring = std::max<int64_t>(2 * plan.stages * plan.tensor_bytes, bytes.sums);
-  EXPECT_GE(plan.shared_bytes, bytes.totals + groups * (bytes.group + ring));
+  EXPECT_EQ(plan.strip_groups, groups);
+  const bool global_totals = norm_device::HasGlobalStripTotals(shape);
+  EXPECT_EQ(plan.strip_total_bytes, global_totals ? bytes.totals : 0);
+  EXPECT_GE(plan.shared_bytes, (global_totals ? 0 : bytes.totals) + groups * (bytes.group + ring));
   EXPECT_LE(plan.tile_rows, 32);
 }
 
@@ -258,6 +261,15 @@ TEST(RowBackwardMethodTest, ChangesAtTheDocumentedSizes) {
   EXPECT_EQ(method(256, DType::kF64), RowBackwardMethod::kCarefulWarp);
   EXPECT_EQ(method(257, DType::kF64), RowBackwardMethod::kCarefulBlock);
   EXPECT_EQ(method(4097, DType::kF64), RowBackwardMethod::kStreaming);
+}
+
+TEST(RowBackwardStripsTest, OnlyManyRowsOfAGroupNeedTotals) {
+  const RowBackwardPlan plan = PlanRowBackward(RowKind::kRms, 4097, DType::kBF16, 2, kHopper);
+  ASSERT_EQ(plan.method, RowBackwardMethod::kStrips);
+  const int64_t few = plan.max_row_blocks * plan.strip_groups * norm_device::kPlainSumRows;
+  EXPECT_EQ(LaunchRowBackward(plan, few, true).strip_total_bytes, 0);
+  EXPECT_EQ(LaunchRowBackward(plan, few + 1, true).strip_total_bytes,
+            plan.max_row_blocks * plan.strip_total_bytes);
 }
 
 TEST(FinalizeTuningTest, EveryColumnHasAThread) {

@@ -88,20 +88,24 @@ TEST(RowNormTuningTest, MethodsChangeAtTheDocumentedSizes) {
   EXPECT_EQ(method(128, DType::kF32), RowMethod::kLanes8);
   EXPECT_EQ(method(256, DType::kF32), RowMethod::kLanes16);
   EXPECT_EQ(method(257, DType::kF32), RowMethod::kLanes16);
-  EXPECT_EQ(method(512, DType::kF32), RowMethod::kBlock);
+  EXPECT_EQ(method(512, DType::kF32), RowMethod::kWarp);
   EXPECT_EQ(method(1023, DType::kF32), RowMethod::kBlock);
   EXPECT_EQ(method(1024, DType::kF32), RowMethod::kBlock);
-  EXPECT_EQ(method(4096, DType::kF32), RowMethod::kBlockLong);
+  EXPECT_EQ(method(4096, DType::kF32), RowMethod::kBlock);
+  EXPECT_EQ(method(6144, DType::kF32), RowMethod::kBlock);
+  EXPECT_EQ(method(8192, DType::kF32), RowMethod::kBlockLong);
   EXPECT_EQ(method(4097, DType::kF32), RowMethod::kBlock);
   EXPECT_EQ(method(128, DType::kBF16), RowMethod::kLanes4);
   EXPECT_EQ(method(256, DType::kBF16), RowMethod::kLanes8);
   EXPECT_EQ(method(31, DType::kBF16), RowMethod::kLanes4);
   EXPECT_EQ(method(33, DType::kBF16), RowMethod::kStrips);
   EXPECT_EQ(method(257, DType::kBF16), RowMethod::kStrips);
-  EXPECT_EQ(method(1024, DType::kBF16), RowMethod::kBlock);
+  EXPECT_EQ(method(1024, DType::kBF16), RowMethod::kWarp);
   EXPECT_EQ(method(1023, DType::kBF16), RowMethod::kStrips);
   EXPECT_EQ(method(4385, DType::kF16), RowMethod::kStrips);
   EXPECT_EQ(method(4386, DType::kF16), RowMethod::kBlock);
+  EXPECT_EQ(method(8192, DType::kBF16), RowMethod::kBlock);
+  EXPECT_EQ(method(12288, DType::kBF16), RowMethod::kBlockLong);
   EXPECT_EQ(method(16384, DType::kF32), RowMethod::kBlockLong);
   EXPECT_EQ(method(16388, DType::kF32), RowMethod::kRing);
   EXPECT_EQ(method(16389, DType::kF32), RowMethod::kCluster);
@@ -112,6 +116,14 @@ TEST(RowNormTuningTest, MethodsChangeAtTheDocumentedSizes) {
   EXPECT_EQ(method(16384, DType::kF64), RowMethod::kCluster);
   EXPECT_EQ(method(1 << 20, DType::kF32), RowMethod::kStreaming);
   EXPECT_EQ(PlanRowForward(16388, DType::kF32, kWithoutClusters).method, RowMethod::kStreaming);
+}
+
+TEST(RowNormTuningTest, SmallLaunchesOverlapTheOneBefore) {
+  const RowForwardPlan plan = PlanRowForward(4096, DType::kF32, kDevice);
+  EXPECT_TRUE(RowForwardLaunch(plan, 32).overlaps_previous);
+  EXPECT_FALSE(RowForwardLaunch(plan, 65536).overlaps_previous);
+  const RowForwardPlan without = PlanRowForward(4096, DType::kF32, kWithoutClusters);
+  EXPECT_FALSE(RowForwardLaunch(without, 32).overlaps_previous);
 }
 
 TEST(RowNormTuningTest, RingsHoldTheRowAndFitTheDevice) {
@@ -244,9 +256,13 @@ TEST(QuantizedRowTest, HoldsRowsOfWholeAccessesAndLeavesOthers) {
   for (norm_device::RowKind kind : {norm_device::RowKind::kRms, norm_device::RowKind::kLayer}) {
     for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
       const int bytes = static_cast<int>(DTypeSize(dtype));
+      const int64_t longest =
+          int64_t{norm_device::kMaxQuantizedBlockThreads} *
+          norm_device::QuantizedRowElements(norm_device::QuantizedRowMethod::kBlock, kind, bytes);
+      EXPECT_GE(longest, 16384);  // RowForwardHeld has no quantized output for them
       for (int64_t hidden_size : kHiddenSizes) {
         const auto plan = PlanQuantizedRow(kind, hidden_size, dtype, kDevice);
-        EXPECT_EQ(plan.has_value(), hidden_size * bytes % 16 == 0 && hidden_size <= 16384)
+        EXPECT_EQ(plan.has_value(), hidden_size * bytes % 16 == 0 && hidden_size <= longest)
             << hidden_size;
         if (!plan.has_value()) continue;
         const int held = norm_device::QuantizedRowElements(plan->method, kind, bytes);

@@ -296,5 +296,30 @@ TEST_F(RowNormFieldCaseTest, LayerNormGradientSubtractsItsMeanOnce) {
   }
 }
 
+// The spread and the mean are right to f32 whatever the elements at the row's ends and middle are, from
+// which they could be guessed.
+TEST_F(RowNormFieldCaseTest, LayerNormStatisticsDoNotDependOnSomeElements) {
+  constexpr double kHalfUlp = 0x1p-24;
+  for (const DTypePair& dtypes : {kF32, kBF16}) {
+    for (int64_t hidden_size : {128, 256, 1000, 1024, 4096, 8192}) {
+      SCOPED_TRACE(hidden_size);
+      std::vector<double> x = MakeNormal(hidden_size, 0.25, 1.0, dtypes.dtype, 43);
+      for (int64_t i : {int64_t{0}, hidden_size / 2, hidden_size - 1}) {
+        x[static_cast<size_t>(i)] = 3.0;
+      }
+      const RowForwardCase problem = Forward(Op::kLayerNorm, dtypes, 1, 1e-5, x);
+      const double size = static_cast<double>(hidden_size);
+      const double mean = std::accumulate(problem.x.begin(), problem.x.end(), 0.0) / size;
+      double variance = 0.0;
+      for (double value : problem.x) variance += (value - mean) * (value - mean) / size;
+      const double rstd = 1.0 / std::sqrt(variance + 1e-5);
+      const RowForwardOutputs out = RunCase(*runner_, problem);
+      ASSERT_TRUE(out.status.ok()) << out.status.message();
+      EXPECT_NEAR(ToValues(DType::kF32, out.rstd)[0], rstd, 3 * kHalfUlp * rstd);
+      EXPECT_NEAR(ToValues(DType::kF32, out.mean)[0], mean, kHalfUlp * std::fabs(mean) + 1e-8);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace norm::testing

@@ -1,4 +1,4 @@
-// Dependent launches: the finalize kernel starts while the kernel before it ends.
+// Dependent launches: a kernel starts while the one before it on the stream ends.
 #pragma once
 
 #include <cuda_runtime.h>
