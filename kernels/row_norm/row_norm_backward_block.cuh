@@ -36,7 +36,9 @@ template <typename X, RowKind kKind, int V, int kGranules, bool kAligned, int kM
           int kMinBlocks, bool kCluster, bool kPipelined, typename Launch>
 __global__ void __launch_bounds__(kMaxThreads, kMinBlocks)
     RowBackwardBlock(const __grid_constant__ Launch launch) {
-  using Exchange = WarpExchange<kKind, kCluster, kPipelined>;
+  // What rounding left of the mean is no small part of x - mean where x is close to it.
+  constexpr bool kExactMean = kKind == RowKind::kLayer && std::is_same_v<X, F32>;
+  using Exchange = WarpExchange<kKind, kExactMean, kCluster, kPipelined>;
   using Storage = StorageOf<X>;
   using Columns = ThreadColumns<X, kKind, V, kGranules, kAligned>;
   extern __shared__ __align__(128) char shared[];
@@ -144,20 +146,22 @@ __global__ void __launch_bounds__(kMaxThreads, kMinBlocks)
     const GivenStats stats = stats_of(stage);
     const char* x = ring.Chunk<kAligned>(stage, 0, chunk.offset);
     const char* dy = ring.Chunk<kAligned>(stage, 1, chunk.offset);
-    const bool corrected = kLayer && MeanNeedsCorrection(stats);
+    const bool corrected = kExactMean || (kLayer && MeanNeedsCorrection(stats));
     RowTotals<float> sums;
-    if (__builtin_expect(corrected, 0)) {
+    double exact_d = 0.0;
+    if (!kExactMean && __builtin_expect(corrected, 0)) {
       sums = own.template Sums<kLayer>(x, dy, stats, held);
     } else {
       sums = own.template Sums<false>(x, dy, stats, held);
+      if (kExactMean) exact_d = own.ExactDeviation(x, stats);
     }
-    exchange.Send(sums, corrected, i % Exchange::kTurns);
+    exchange.Send(sums, exact_d, corrected, i % Exchange::kTurns);
   };
   const float share = 1.0F / static_cast<float>(p.hidden_size);
   int rows_to_store = p.partial_stages;
   const auto second_pass = [&](int i, int stage) {
     const GivenStats stats = stats_of(stage);
-    const bool corrected = kLayer && MeanNeedsCorrection(stats);
+    const bool corrected = kExactMean || (kLayer && MeanNeedsCorrection(stats));
     const RowTotals<float> totals = exchange.Receive(corrected, i % Exchange::kTurns);
     const RowCoefficients<float> coefficients = Coefficients<kKind>(totals, stats, share);
     const int64_t offset = chunk_of(i).offset;
@@ -170,7 +174,7 @@ __global__ void __launch_bounds__(kMaxThreads, kMinBlocks)
       CarefulBlockRow<X, kKind, V, Columns::kElements, kCluster>(
           p, place, stats, reinterpret_cast<double*>(shared + p.careful_offset), own.map(), terms);
       own.AddTerms(terms);
-    } else if (__builtin_expect(corrected, 0)) {
+    } else if (kExactMean || __builtin_expect(corrected, 0)) {
       own.template Gradients<kLayer, !kPipelined>(place, coefficients, held);
     } else {
       own.template Gradients<false, !kPipelined>(place, coefficients, held);

@@ -102,7 +102,7 @@ static_assert(sizeof(RingBackwardSegments) <= kMaxKernelParameterBytes);
 /// Where warps that share a row leave their sums: f32 by turns, f64 for rows that need it.
 inline constexpr int kExchangeTurns = 4;
 constexpr int ExchangeFloats(RowKind kind, int all_warps) {
-  return kExchangeTurns * (kind == RowKind::kLayer ? 3 : 1) * all_warps;
+  return kExchangeTurns * (kind == RowKind::kLayer ? 4 : 1) * all_warps;
 }
 /// The same of long rows, in bytes. `all_warps`: a multiple of 4.
 constexpr int LongExchangeBytes(RowKind kind, int all_warps) {

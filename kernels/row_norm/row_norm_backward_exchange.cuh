@@ -34,9 +34,11 @@ __device__ inline uint32_t AddressOfPeer(uint32_t shared_address, int rank) {
 /// A warp sends the sums of row i + 4 after it has received those of row i + 2, which others sent
 /// after they had received those of row i: with four turns nobody overwrites what is still to be
 /// read. Pipelined: mbarriers tell that all have sent; else a barrier of the block does.
-template <RowKind kKind, bool kCluster, bool kPipelined>
+/// kExactMean: the sum of d as a pair, of every row.
+template <RowKind kKind, bool kExactMean, bool kCluster, bool kPipelined>
 class WarpExchange {
   static_assert(kPipelined || !kCluster);
+  static_assert(kKind == RowKind::kLayer || !kExactMean);
 
  public:
   static constexpr int kTurns = kExchangeTurns;
@@ -57,7 +59,8 @@ class WarpExchange {
   }
 
   /// Hands this thread's sums over; `d` where the row is corrected, which all threads agree on.
-  __device__ void Send(const RowTotals<float>& sums, bool corrected, int turn) {
+  /// kExactMean: `exact_d` in its place.
+  __device__ void Send(const RowTotals<float>& sums, double exact_d, bool corrected, int turn) {
     const int lane = threadIdx.x % kWarpThreads;
     if constexpr (kKind == RowKind::kLayer) {
       // Half the lanes go on with gd, half with g.
@@ -65,15 +68,23 @@ class WarpExchange {
       const bool low = lane < kHalf;
       const float other = __shfl_xor_sync(kAllLanes, low ? sums.g : sums.gd, kHalf);
       Deliver(LanesSum<kHalf>((low ? sums.gd : sums.g) + other), lane / kHalf, lane % kHalf, turn);
-      if (corrected) Deliver(LanesSum<kWarpThreads>(sums.d), kValues, lane, turn);
+      if constexpr (kExactMean) {
+        double total[1] = {exact_d};
+        LaneSum<kWarpThreads>(total);
+        const auto high = static_cast<float>(total[0]);
+        Deliver(high, kValues, lane, turn);
+        Deliver(static_cast<float>(total[0] - static_cast<double>(high)), kValues + 1, lane, turn);
+      } else if (corrected) {
+        Deliver(LanesSum<kWarpThreads>(sums.d), kValues, lane, turn);
+      }
     } else {
       Deliver(LanesSum<kWarpThreads>(sums.gd), 0, lane, turn);
     }
 #if __CUDA_ARCH__ >= 900
     if (kCluster) {
       if (threadIdx.x == 0) {
-        arrived_[turn].ArriveExpecting(all_warps_ * (kValues + (corrected ? 1 : 0)) *
-                                       static_cast<int>(sizeof(float)));
+        const int values = kValues + (kExactMean ? 2 : corrected ? 1 : 0);
+        arrived_[turn].ArriveExpecting(all_warps_ * values * static_cast<int>(sizeof(float)));
       }
     } else if (kPipelined) {
       __syncwarp();
@@ -94,7 +105,16 @@ class WarpExchange {
     totals.gd = kValues == 1 ? sum : __shfl_sync(kAllLanes, sum, 0);
     if (kKind == RowKind::kLayer) {
       totals.g = __shfl_sync(kAllLanes, sum, kValueLanes);
-      if (corrected) {
+      if constexpr (kExactMean) {
+        double total[1] = {};
+#pragma unroll 1
+        for (int i = lane; i < all_warps_; i += kWarpThreads) {
+          total[0] += static_cast<double>(Part(kValues, turn)[i]) +
+                      static_cast<double>(Part(kValues + 1, turn)[i]);
+        }
+        LaneSum<kWarpThreads>(total);
+        totals.d = static_cast<float>(total[0]);
+      } else if (corrected) {
         totals.d = LanesSum<kWarpThreads>(PartSum(kValues, lane, kWarpThreads, turn));
       }
     }
@@ -104,7 +124,7 @@ class WarpExchange {
  private:
   static constexpr unsigned kAllLanes = 0xffffffffU;
   static constexpr int kValues = kKind == RowKind::kLayer ? 2 : 1;  // gd, g
-  static constexpr int kSlots = kKind == RowKind::kLayer ? 3 : 1;   // and d
+  static constexpr int kSlots = kKind == RowKind::kLayer ? 4 : 1;   // and d, as a pair
   static constexpr int kValueLanes = kWarpThreads / kValues;        // that go on with one value
 
   template <int kLanes>

@@ -312,6 +312,22 @@ class ThreadColumns {
     }
   }
 
+  /// Sum of d as f64 holds it.
+  __device__ double ExactDeviation(const char* x, const GivenStats& stats) const {
+    double sum = 0.0;
+#pragma unroll
+    for (int i = 0; i < kGranules; ++i) {
+      const int column = Column(i * V);
+      if (!Holds(column)) continue;
+      const Staged values = Staged::template Load<kAligned>(x, column);
+#pragma unroll
+      for (int v = 0; v < V; ++v) {
+        sum += static_cast<double>(values.Wide(v)) - static_cast<double>(stats.mean);
+      }
+    }
+    return sum;
+  }
+
   /// A row's elements between its passes.
   struct Held {
     Staged x[kGranules];

@@ -200,7 +200,8 @@ void RunAndCheck(NormRunner& runner, const BatchBackwardCase& problem, Placement
       << "dx";
   if (problem.only_dx) return;
   EXPECT_TRUE(Matches(Output::kDParameter, weight_dtype, ToValues(weight_dtype, out.dweight),
-                      {&want.dweight, [&](size_t i) { return want.dweight_magnitude[i]; }}))
+                      {&want.dweight, [&](size_t i) { return want.dweight_magnitude[i]; },
+                       [&](size_t i) { return want.dbias_magnitude[i]; }}))
       << "dweight";
   EXPECT_TRUE(Matches(Output::kDParameter, weight_dtype, ToValues(weight_dtype, out.dbias),
                       {&want.dbias, [&](size_t i) { return want.dbias_magnitude[i]; }}))

@@ -239,7 +239,8 @@ void RunAndCheck(NormRunner& runner, const RowBackwardCase& problem, Placement p
                        [&](size_t i) { return want.dx_magnitude[i / columns]; }}))
       << "dx";
   EXPECT_TRUE(Matches(Output::kDParameter, weight_dtype, ToValues(weight_dtype, out.dweight),
-                      {&want.dweight, [&](size_t i) { return want.dweight_magnitude[i]; }}))
+                      {&want.dweight, [&](size_t i) { return want.dweight_magnitude[i]; },
+                       [&](size_t i) { return want.dbias_magnitude[i]; }}))
       << "dweight";
   if (problem.op == Op::kLayerNorm) {
     EXPECT_TRUE(Matches(Output::kDParameter, weight_dtype, ToValues(weight_dtype, out.dbias),

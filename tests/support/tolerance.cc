@@ -50,7 +50,7 @@ double F64Tolerance(Output output, double scale, double floor) {
     case Output::kYRoundedFirst:
       return 1e-12 * std::max(1.0, scale);
     case Output::kDParameter:
-      return 1e-12 * scale;
+      return 1e-12 * scale + 1e-15 * floor;
     default:
       return 1e-12 * (scale + floor);
   }

@@ -21,7 +21,7 @@ enum class Output {
   kRstd,           // scale: |rstd|
   kRunning,        // scale: |old| + |new|
   kDx,             // scale: largest |dx| of the row; floor: rstd * largest |dy * weight|
-  kDParameter,     // dweight, dbias; scale: sum of |terms|
+  kDParameter,     // dweight, dbias; scale: sum of |terms|; floor (f64): sum of |dy|
 };
 
 /// Largest allowed |got - reference| for one value.

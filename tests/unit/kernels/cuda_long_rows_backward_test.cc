@@ -91,12 +91,9 @@ TEST_P(CudaLongRowsBackwardTest, EveryKindOfDataMatchesTheReference) {
   }
 }
 
-// More rows than one partial row of dweight adds up.
+// More rows than one partial row of dweight adds up: 40 of each of at most 30 clusters.
 TEST_P(CudaLongRowsBackwardTest, GradientsOfManyRowsMatchTheReference) {
-  for (Op op : {Op::kRmsNorm, Op::kLayerNorm}) {
-    SCOPED_TRACE(OpName(op));
-    RunAndCheck(*runner_, Repeated(MakeCase(op, 11, 33800, 331), 3001));
-  }
+  RunAndCheck(*runner_, Repeated(MakeCase(Op::kLayerNorm, 11, 33800, 331), 1301));
 }
 
 TEST_P(CudaLongRowsBackwardTest, ARowHasTheSameBitsAloneAndAmongMany) {
