@@ -101,12 +101,7 @@ __global__ void __maxnreg__(kRegisters)
     } else {
       ModerateRow<Pair, kKind, Owner, kElements, false> row(p, request, columns, owner, index,
                                                             exists);
-      const auto fetch = [&](int from, auto& affine) {
-#pragma unroll
-        for (int i = 0; i < Columns::kTogether; ++i) {
-          columns.FetchAny(p, from + i, affine.weight[i], affine.bias[i]);
-        }
-      };
+      const auto fetch = [&](int from, auto& affine) { columns.FetchAny(p, from, affine); };
       const auto take = [&](auto& x) {
         if (fed) {
           feed.Wait(index);

@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "primitives/byte_formats.cuh"
-#include "primitives/tensor_sums.cuh"
+#include "primitives/tensor_squares.cuh"
 #include "row_norm/row_norm_quantized_device.h"
 #include "row_norm/row_norm_quantized_request.cuh"
 #include "row_norm/row_norm_quantized_row.cuh"
@@ -113,13 +113,15 @@ class ModerateRow {
     owner_.SumTwo(row_sum, row_squares);
     done();
     const float mean = row_sum * request_.inverse_size;
+    // What f32 does not hold of the mean.
+    const float left = fmaf(-mean, request_.size, row_sum) * request_.inverse_size;
     const float mean_square = mean * mean;
     const float variance = fmaf(row_squares, request_.inverse_size, -mean_square);
     bool moderate = IsModerate(variance) && mean_square <= kMostMeanSquare * variance;
     // Rows that share a warp stay together until their last exchange.
     if (!Owner::AnyRow(moderate)) return false;
     const float rstd = ModerateReciprocalRoot(variance + request_.eps);
-    const float scaled_mean = -mean * rstd;
+    const float scaled_left = -left * rstd;
     float y[kGranules][V];
     float thread_largest = 0.0F;
 #pragma unroll
@@ -128,7 +130,7 @@ class ModerateRow {
       const int k = g % kTogether;
 #pragma unroll
       for (int i = 0; i < V; ++i) {
-        y[g][i] = fmaf(fmaf(x[g].Wide(i), rstd, scaled_mean), affine.weight[k].Wide(i),
+        y[g][i] = fmaf(fmaf(x[g].Wide(i) - mean, rstd, scaled_left), affine.weight[k].Wide(i),
                        affine.bias[k].Wide(i));
       }
       if constexpr (kScalesRows) {
@@ -158,16 +160,11 @@ class ModerateRow {
   __device__ static void SumsOfThread(const Granule (&x)[kGranules], float& sum, float& squares) {
     // Few elements are added sooner than products follow each other through a tensor core.
     constexpr int kFewElements = 32;
-    if constexpr (kHasTensorSums<X> && kElements > kFewElements) {
-      TensorSums<X> sums;
-#pragma unroll
-      for (int g = 0; g < kGranules; ++g) sums.template Add<kSums>(x[g]);
-      squares = sums.Squares();
-      if (kSums) sum = sums.Sum();
-    } else {
-      constexpr int kChains = 4;  // independent of each other
-      float sum_of[kChains];
-      float squares_of[kChains];
+    constexpr bool kByTensors = kHasTensorSquares<X> && kElements > kFewElements;
+    constexpr int kChains = 4;  // independent of each other
+    float sum_of[kChains];
+    float squares_of[kChains];
+    if constexpr (kSums || !kByTensors) {
 #pragma unroll
       for (int g = 0; g < kGranules; ++g) {
 #pragma unroll
@@ -175,12 +172,20 @@ class ModerateRow {
           const float value = x[g].Wide(i);
           const int k = i % kChains;
           const bool first = g * V + i < kChains;
-          squares_of[k] = first ? value * value : fmaf(value, value, squares_of[k]);
           if (kSums) sum_of[k] = first ? value : sum_of[k] + value;
+          if (!kByTensors)
+            squares_of[k] = first ? value * value : fmaf(value, value, squares_of[k]);
         }
       }
+    }
+    if (kSums) sum = (sum_of[0] + sum_of[1]) + (sum_of[2] + sum_of[3]);
+    if constexpr (kByTensors) {
+      TensorSquares<X> tensor;
+#pragma unroll
+      for (int g = 0; g < kGranules; ++g) tensor.Add(x[g]);
+      squares = tensor.Squares();
+    } else {
       squares = (squares_of[0] + squares_of[1]) + (squares_of[2] + squares_of[3]);
-      if (kSums) sum = (sum_of[0] + sum_of[1]) + (sum_of[2] + sum_of[3]);
     }
   }
 

@@ -30,6 +30,7 @@ __device__ inline float ModerateReciprocalRoot(float value) {
 
 /// What is the same for all rows of a request.
 struct QuantizedRequest {
+  float size;
   float inverse_size;
   float eps;
   float largest_code;
@@ -37,7 +38,8 @@ struct QuantizedRequest {
   bool scales_rows;
 
   __device__ explicit QuantizedRequest(const RowForwardParams& p)
-      : inverse_size(static_cast<float>(p.inverse_size)),
+      : size(static_cast<float>(p.hidden_size)),
+        inverse_size(static_cast<float>(p.inverse_size)),
         eps(static_cast<float>(p.eps)),
         largest_code(p.output == RowOutput::kInt8PerRow ? Int8::kLargest : F8E4M3::kLargest),
         is_int8(p.output == RowOutput::kInt8PerRow),

@@ -58,19 +58,46 @@ class QuantizedColumns {
     }
   }
 
-  /// Of one granule and any request: ones and zeros where they are absent.
-  __device__ void FetchAny(const RowForwardParams& p, int g, Weights& weight, Weights& bias) const {
-    weight = Weights::Zero();
-    bias = Weights::Zero();
-    if (!Holds(g)) return;
-    if (p.weight == nullptr) weight = Weights::Filled(1);
-    if (p.weight != nullptr) weight = Weights::LoadConstant(weight_ + g * kStep, p.aligned);
-    if (kKind == RowKind::kLayer && p.bias != nullptr) {
-      bias = Weights::LoadConstant(bias_ + g * kStep, p.aligned);
+  /// As Fetch, of any request: ones and zeros where they are absent or past the row's end.
+  __device__ void FetchAny(const RowForwardParams& p, int from, Affine& to) const {
+    if (p.aligned) {
+      FetchAny<true>(p, from, to.weight, to.bias);
+    } else {
+      FetchAny<false>(p, from, to.weight, to.bias);
     }
   }
 
+  /// Of one granule.
+  __device__ void FetchAny(const RowForwardParams& p, int g, Weights& weight, Weights& bias) const {
+    Weights weights[1];
+    Weights biases[1];
+    if (p.aligned) {
+      FetchAny<true>(p, g, weights, biases);
+    } else {
+      FetchAny<false>(p, g, weights, biases);
+    }
+    weight = weights[0];
+    bias = biases[0];
+  }
+
  private:
+  template <bool kAligned, int kCount>
+  __device__ void FetchAny(const RowForwardParams& p, int from, Weights (&weight)[kCount],
+                           Weights (&bias)[kCount]) const {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      weight[i] = Weights::Filled(1);
+      bias[i] = Weights::Filled(0);
+      const int place = (from + i) * kStep;
+      if (p.weight != nullptr && Holds(from + i)) {
+        weight[i] = Weights::LoadConstant(weight_ + place, kAligned);
+      }
+      if (kKind == RowKind::kLayer && p.bias != nullptr && Holds(from + i)) {
+        bias[i] = Weights::LoadConstant(bias_ + place, kAligned);
+      }
+    }
+  }
+
   int first_;
   int count_;  // columns from there to the row's end
   const StorageOf<W>* weight_;
