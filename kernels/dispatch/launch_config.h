@@ -12,9 +12,9 @@ struct LaunchConfig {
   int64_t blocks_y = 1;  // at most kMaxBlocksY
   int threads_x = 1;
   int threads_y = 1;
-  int cluster_blocks = 1;            // along x; more than 1 needs DeviceTraits::HasClusters
-  /// A cluster even of one block: instructions that address a cluster's shared memory (st.async) are
-  /// illegal in a launch without clusters.
+  int cluster_blocks = 1;  // along x; more than 1 needs DeviceTraits::HasClusters
+  /// A cluster even of one block, for kernels whose instructions address their cluster: st.async is an
+  /// illegal instruction in a launch without clusters.
   bool needs_cluster = false;
   int64_t dynamic_shared_bytes = 0;  // at most DeviceTraits::max_shared_bytes
   bool cooperative = false;          // refused unless all blocks are resident at once

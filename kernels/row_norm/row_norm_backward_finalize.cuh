@@ -3,10 +3,10 @@
 
 #include <cstdint>
 
+#include "primitives/dependent_launch.cuh"
 #include "primitives/element_access.cuh"
 #include "primitives/row_reduce.cuh"
 #include "row_norm/row_norm_backward_device.h"
-#include "primitives/dependent_launch.cuh"
 #include "row_norm/row_norm_backward_ring.cuh"
 
 namespace norm_device {

@@ -9,9 +9,9 @@
 
 #include <cstdint>
 
+#include "primitives/dependent_launch.cuh"
 #include "primitives/segments.cuh"
 #include "row_norm/row_norm_backward_device.h"
-#include "primitives/dependent_launch.cuh"
 
 namespace norm_device {
 

@@ -37,8 +37,7 @@ bool SameLaunch(const BackwardPlan& a, const BackwardPlan& b) {
   return a.row.method == b.row.method && a.row.threads == b.row.threads &&
          a.row.granules == b.row.granules && a.row.lanes == b.row.lanes &&
          a.row.pipelined == b.row.pipelined && a.row.group_warps == b.row.group_warps &&
-         a.row.groups == b.row.groups &&
-         a.row.cluster_blocks == b.row.cluster_blocks;
+         a.row.groups == b.row.groups && a.row.cluster_blocks == b.row.cluster_blocks;
 }
 
 Status LaunchRings(std::span<const Request> requests, StreamHandle stream) {
