@@ -13,5 +13,6 @@ void AddBatchNormCommand(CLI::App* app, ExitCode* result);
 void AddInfoCommand(CLI::App* app, ExitCode* result);
 void AddHealthCommand(CLI::App* app, ExitCode* result);
 void AddVerifyCommand(CLI::App* app, ExitCode* result);
+void AddBenchCommand(CLI::App* app, ExitCode* result);
 
 }  // namespace norm::normctl

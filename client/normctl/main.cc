@@ -26,7 +26,7 @@ int main(int argc, char** argv) {
   norm::normctl::PrepareStandardStreams();
   CLI::App app(
       "Command line of normd: normalizes tensors in files, asks a server about itself, verifies "
-      "it.",
+      "and loads it.",
       "normctl");
   app.set_version_flag("--version", NORMD_VERSION);
   app.require_subcommand(1);
@@ -40,6 +40,7 @@ int main(int argc, char** argv) {
   norm::normctl::AddInfoCommand(&app, &result);
   norm::normctl::AddHealthCommand(&app, &result);
   norm::normctl::AddVerifyCommand(&app, &result);
+  norm::normctl::AddBenchCommand(&app, &result);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -24,7 +24,7 @@ absl::Duration ParseTimeout(const std::string& text) {
 
 }  // namespace
 
-void ServerFlags::AddTo(CLI::App* command) {
+void ServerFlags::AddConnectionTo(CLI::App* command) {
   command->add_option("--server", server, "Address of normd, host:port")
       ->capture_default_str()
       ->check(CLI::Validator(
@@ -35,6 +35,10 @@ void ServerFlags::AddTo(CLI::App* command) {
   command->add_option_function<std::string>(
       "--timeout", [this](const std::string& text) { timeout = ParseTimeout(text); },
       "Time a call may take, retries included: 30s, 500ms, or seconds [60s]");
+}
+
+void ServerFlags::AddTo(CLI::App* command) {
+  AddConnectionTo(command);
   command->add_option("--attempts", attempts, "Tries of a call that ends in UNAVAILABLE")
       ->capture_default_str()
       ->check(CLI::Range(1, 100));

@@ -1,4 +1,4 @@
-// The flags that every subcommand has: which server, how long, and how to print.
+// The flags that the subcommands share: which server, how long, and how to print.
 #pragma once
 
 #include <memory>
@@ -20,6 +20,8 @@ struct ServerFlags {
   OutputFormat format = OutputFormat::kText;
 
   void AddTo(CLI::App* command);
+  /// --server and --timeout alone.
+  void AddConnectionTo(CLI::App* command);
   absl::StatusOr<std::unique_ptr<client::Client>> Connect() const;
 };
 

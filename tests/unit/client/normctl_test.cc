@@ -4,9 +4,12 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -152,7 +155,17 @@ TEST_F(NormctlTest, ExitsWith2AndOneLineOnBadUsage) {
                                        "rmsnorm --server 127.0.0.1:111325" + input,
                                        "health --server 'local host:8470'"s,
                                        "info --server :8470"s,
-                                       "verify m.json --server localhost"s}) {
+                                       "verify m.json --server localhost"s,
+                                       "bench --op batch_norm"s,
+                                       "bench --shape 4"s,
+                                       "bench --shape 0x8"s,
+                                       "bench --dtype f64"s,
+                                       "bench --connections 0"s,
+                                       "bench --in-flight many"s,
+                                       "bench --rate 0"s,
+                                       "bench --duration 0"s,
+                                       "bench --timeout 0s"s,
+                                       "bench --attempts 2"s}) {
     const Finished run = Normctl(arguments);
     EXPECT_EQ(run.exit_code, 2) << arguments;
     EXPECT_EQ(Lines(run.error), 1u) << arguments << ": " << run.error;
@@ -228,12 +241,79 @@ TEST_F(NormctlTest, ExitsWith3WhenNoServerListens) {
   const std::string server = Server();
   server_.Stop();
   for (const std::string& arguments :
-       {std::string("health"), std::string("info"), "rmsnorm --input " + kData + "/digits_nc.npy",
-        "verify " + kData + "/manifest.json"}) {
-    const Finished run = Normctl(arguments + server + " --attempts 1");
+       {"health --attempts 1"s, "info --attempts 1"s,
+        "rmsnorm --attempts 1 --input " + kData + "/digits_nc.npy",
+        "verify --attempts 1 " + kData + "/manifest.json", "bench"s}) {
+    const Finished run = Normctl(arguments + server);
     EXPECT_EQ(run.exit_code, 3) << arguments;
     EXPECT_THAT(run.error, HasSubstr("normctl: server unreachable: UNAVAILABLE"));
   }
+}
+
+TEST_F(NormctlTest, BenchCountsErrorsByCode) {
+  std::atomic<int> calls = 0;
+  server_.on_forward = [&](grpc::ServerContext&, const v1::NormalizeRequest& request,
+                           v1::NormalizeResponse& response) {
+    const int call = calls.fetch_add(1);
+    if (call % 3 == 1) return grpc::Status(grpc::StatusCode::UNAVAILABLE, "queue full");
+    if (call % 3 == 2) return grpc::Status(grpc::StatusCode::INTERNAL, "broken");
+    *response.mutable_y() = request.x();
+    return grpc::Status::OK;
+  };
+  const Finished run = Normctl("bench --shape 2x8 --warm-up 0 --duration 0.2 --json " +
+                               (folder_ / "b.json") + Server());
+  EXPECT_EQ(run.exit_code, 0) << run.error;
+  const nlohmann::json report =
+      nlohmann::json::parse(ScratchFolder::Read(folder_ / "b.json"), nullptr, false);
+  ASSERT_FALSE(report.is_discarded());
+  // One worker, tried once: calls come in turn.
+  const int count = calls.load();
+  EXPECT_EQ(report["requests"], count);
+  EXPECT_EQ(report["completed"], (count + 2) / 3);
+  EXPECT_EQ(report["errors"].value("UNAVAILABLE", 0), (count + 1) / 3);
+  EXPECT_EQ(report["errors"].value("INTERNAL", 0), count / 3);
+  EXPECT_THAT(run.out, HasSubstr("errors"));
+}
+
+TEST_F(NormctlTest, BenchFailsWhenNoRequestSucceeds) {
+  server_.on_forward = [](grpc::ServerContext&, const v1::NormalizeRequest&,
+                          v1::NormalizeResponse&) {
+    return grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "too large");
+  };
+  const Finished refused = Normctl("bench --warm-up 0 --duration 0.1" + Server());
+  EXPECT_EQ(refused.exit_code, 1);
+  EXPECT_THAT(refused.out, HasSubstr("RESOURCE_EXHAUSTED"));
+  EXPECT_EQ(refused.error, "normctl: RESOURCE_EXHAUSTED: too large\n");
+}
+
+TEST_F(NormctlTest, BenchCountsAnAnswerOfAnotherShapeAsAnError) {
+  server_.on_forward = [](grpc::ServerContext&, const v1::NormalizeRequest& request,
+                          v1::NormalizeResponse& response) {
+    *response.mutable_y() = request.x();
+    response.mutable_y()->set_shape(0, 1);
+    response.mutable_y()->mutable_data()->resize(request.x().data().size() / 4);
+    return grpc::Status::OK;
+  };
+  const Finished wrong = Normctl("bench --warm-up 0 --duration 0.1" + Server());
+  EXPECT_EQ(wrong.exit_code, 1);
+  EXPECT_EQ(wrong.error, "normctl: INTERNAL: y has 4096 elements of bf16, x 16384 of bf16\n");
+}
+
+TEST_F(NormctlTest, BenchShowsWhatAHungServerKeptFromBeingSent) {
+  server_.on_forward = [](grpc::ServerContext& context, const v1::NormalizeRequest&,
+                          v1::NormalizeResponse&) {
+    while (!context.IsCancelled()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return grpc::Status::CANCELLED;
+  };
+  // The first request outlives the window, in which 20 are meant to leave.
+  const Finished run =
+      Normctl("bench --rate 100 --warm-up 0 --duration 0.2 --timeout 1s --json -" + Server());
+  EXPECT_EQ(run.exit_code, 1);
+  const nlohmann::json report = nlohmann::json::parse(run.out, nullptr, false);
+  ASSERT_FALSE(report.is_discarded()) << run.out;
+  EXPECT_EQ(report["errors"], nlohmann::json({{"DEADLINE_EXCEEDED", 1}}));
+  EXPECT_EQ(report["not_sent"], 19);
+  EXPECT_TRUE(report["latency_us"].is_null());
 }
 
 TEST_F(NormctlTest, ReportsHealthByItsExitCode) {
