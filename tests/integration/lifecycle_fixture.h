@@ -71,6 +71,16 @@ class LifecycleTest : public testing::Test {
   bool InFlight(int64_t count) {
     return Await([&] { return server_->scheduler().Load().in_flight_requests == count; });
   }
+  /// Whether calls are refused by now. Probes with a request that never launches: an accepted one
+  /// would wait for a slot until the drain's deadline.
+  bool Draining() {
+    return Await([&] {
+      grpc::ClientContext context;
+      norm::v1::NormalizeResponse response;
+      return stub_->Normalize(&context, norm::v1::NormalizeRequest(), &response).error_code() ==
+             grpc::StatusCode::UNAVAILABLE;
+    });
+  }
 
   Metrics metrics_{{"fake"}, BatchCloseReasonNames()};
   std::unique_ptr<FakeBatchExecutor> executor_;
