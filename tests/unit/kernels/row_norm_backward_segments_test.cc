@@ -97,8 +97,8 @@ void ExpectBitsAsAlone(int64_t hidden_size, DTypePair dtypes, int count) {
 class RowNormBackwardSegmentsTest : public ::testing::TestWithParam<DTypePair> {};
 
 TEST_P(RowNormBackwardSegmentsTest, EverySegmentHasTheBitsItHasAlone) {
-  // Lanes, rows in singles, blocks, clusters, rows that are read again.
-  for (int64_t hidden_size : {1, 40, 257, 1024, 4096, 20000, 270000}) {
+  // Lanes, rows in singles, strips, groups of warps, blocks that a warp feeds, rows that are read again.
+  for (int64_t hidden_size : {1, 40, 257, 1023, 1024, 4096, 4097, 20000, 270000}) {
     SCOPED_TRACE(hidden_size);
     const int count = hidden_size > 5000 ? 6 : 16;
     ExpectBitsAsAlone<RmsNormBackwardArgs>(hidden_size, GetParam(), count);
