@@ -71,10 +71,14 @@ RowForwardParams DeviceParams(const RowNormForwardArgs& args) {
 }
 
 /// Of a single request.
-RowLaunchKind LaunchKind(const RowForwardParams& params, RowNormKind kind, bool wide) {
-  const bool plain = kind == RowNormKind::kRms && wide && params.aligned &&
-                     params.residual == nullptr && !params.round_normalized;
-  return plain ? RowLaunchKind::kPlain : RowLaunchKind::kSingle;
+RowLaunchKind LaunchKind(const RowForwardParams& params, RowNormKind kind,
+                         const RowForwardPlan& plan, DType dtype, DeviceTraits device) {
+  const bool plain =
+      plan.wide && params.aligned && params.residual == nullptr && !params.round_normalized;
+  if (!plain) return RowLaunchKind::kSingle;
+  const bool few = params.x != params.y && IsFewRows(plan, params.rows, dtype, device);
+  if (few) return RowLaunchKind::kFewRows;
+  return kind == RowNormKind::kRms ? RowLaunchKind::kPlain : RowLaunchKind::kSingle;
 }
 
 /// Rows of 16-bit elements.
@@ -187,8 +191,11 @@ Status RowNormForwardCuda(const RowNormForwardArgs& args, Workspace workspace,
   }
   const RowForwardParams params = DeviceParams(args);
   if (UsesRing(plan)) return LaunchRowRing(args, plan, params, workspace, stream);
-  return Launch(Kernel(args, plan, LaunchKind(params, args.kind, plan.wide)),
-                RequestLaunch(plan, args), params, stream);
+  const RowLaunchKind kind = LaunchKind(params, args.kind, plan, args.dtype, device.value());
+  const LaunchConfig launch = kind == RowLaunchKind::kFewRows
+                                  ? FewRowsLaunch(plan, args.rows, args.dtype)
+                                  : RequestLaunch(plan, args);
+  return Launch(Kernel(args, plan, kind), launch, params, stream);
 }
 
 size_t RowNormForwardCudaWorkspaceBytes(const RowNormForwardArgs& args) {

@@ -111,9 +111,8 @@ struct RowForwardParams {
   float smallest_square;  // f32 mean squares below are taken again in f64
   float inverse_y_scale;
   RowOutput output;
-  bool aligned;   // all tensors of [rows, hidden_size] and [hidden_size] start at a multiple of 16
-                  // bytes
-  bool few_rows;  // no multiprocessor finds weight and bias in its cache
+  bool aligned;  // all tensors of [rows, hidden_size] and [hidden_size] start at a multiple of 16
+                 // bytes
   bool round_normalized;  // x * rstd is rounded to the type of x before weight is applied
   bool weight_is_f32;     // strips: weight and bias are f32, else of the type of x
 };
@@ -124,8 +123,16 @@ static_assert(sizeof(RowForwardSegments) <= kMaxKernelParameterBytes);
 
 /// What a kernel takes: one request with y in the type of x (RowForwardParams), or any requests
 /// (RowForwardSegments). kPlain: one of wide rows that is aligned, has no residual and rounds once,
-/// kRms only; the bits are those of the kernel for any request.
-enum class RowLaunchKind : uint8_t { kSingle, kPlain, kSegments };
+/// kRms only. kFewRows: as kPlain, of either kind, a row in several blocks (RowFewBlocks). The bits are
+/// those of the kernel for any request.
+enum class RowLaunchKind : uint8_t { kSingle, kPlain, kFewRows, kSegments };
+
+/// Blocks that share a row of kFewRows: each reads all of it and writes one granule a thread. 0: the
+/// method has no such kernel. For elements of `bytes` bytes.
+constexpr int RowFewBlocks(RowMethod method, int bytes) {
+  const bool of_block = method == RowMethod::kBlock || method == RowMethod::kBlockLong;
+  return of_block && bytes < 8 ? HeldRowElements(method, bytes, true) * bytes / 16 : 0;
+}
 
 /// One request through rings.
 struct RowRingParams {

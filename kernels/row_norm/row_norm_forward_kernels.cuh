@@ -1,7 +1,10 @@
 // The row-norm forward kernels of one ElementPair, by method.
 #pragma once
 
+#include <type_traits>
+
 #include "row_norm/row_norm_forward.cuh"
+#include "row_norm/row_norm_forward_few.cuh"
 #include "row_norm/row_norm_forward_streaming.cuh"
 
 namespace norm_device {
@@ -63,6 +66,19 @@ const void* SelectRowForward(RowKind kind, RowMethod method, bool wide) {
               : RowForwardMethods<kLaunch, Pair, RowKind::kLayer, false>::Select(method);
 }
 
+template <typename Pair, RowKind kKind>
+const void* SelectFewRows(RowMethod method) {
+  if constexpr (!std::is_same_v<ComputeOf<typename Pair::Activation>, double>) {
+    if (method == RowMethod::kBlock) {
+      return reinterpret_cast<const void*>(&RowForwardFew<Pair, kKind, RowMethod::kBlock>);
+    }
+    if (method == RowMethod::kBlockLong) {
+      return reinterpret_cast<const void*>(&RowForwardFew<Pair, kKind, RowMethod::kBlockLong>);
+    }
+  }
+  return nullptr;
+}
+
 template <typename Pair>
 const void* RowForwardKernel(RowLaunchKind launch, RowKind kind, RowMethod method, bool wide) {
   switch (launch) {
@@ -70,6 +86,9 @@ const void* RowForwardKernel(RowLaunchKind launch, RowKind kind, RowMethod metho
       return SelectRowForward<RowLaunchKind::kSingle, Pair>(kind, method, wide);
     case RowLaunchKind::kPlain:
       return RowForwardMethods<RowLaunchKind::kPlain, Pair, RowKind::kRms, true>::Select(method);
+    case RowLaunchKind::kFewRows:
+      return kind == RowKind::kRms ? SelectFewRows<Pair, RowKind::kRms>(method)
+                                   : SelectFewRows<Pair, RowKind::kLayer>(method);
     case RowLaunchKind::kSegments:
       break;
   }

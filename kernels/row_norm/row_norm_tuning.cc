@@ -8,6 +8,7 @@
 namespace norm::internal {
 namespace {
 
+using norm_device::RowFewBlocks;
 using norm_device::RowMethod;
 
 constexpr int kWarpThreads = 32;
@@ -125,6 +126,17 @@ LaunchConfig RowForwardLaunch(const RowForwardPlan& plan, int64_t rows) {
   launch.threads_x = plan.threads;
   launch.cluster_blocks = plan.cluster_blocks;
   launch.overlaps_previous = plan.overlaps_previous && launch.blocks_x <= kMostOverlappingBlocks;
+  return launch;
+}
+
+bool IsFewRows(const RowForwardPlan& plan, int64_t rows, DType dtype, DeviceTraits device) {
+  const int blocks = RowFewBlocks(plan.method, static_cast<int>(DTypeSize(dtype)));
+  return blocks > 0 && plan.wide && rows <= device.sm_count / blocks;
+}
+
+LaunchConfig FewRowsLaunch(const RowForwardPlan& plan, int64_t rows, DType dtype) {
+  LaunchConfig launch = RowForwardLaunch(plan, rows);
+  launch.blocks_x *= RowFewBlocks(plan.method, static_cast<int>(DTypeSize(dtype)));
   return launch;
 }
 

@@ -76,6 +76,31 @@ TEST_P(BitEqualityTest, ARowAloneEqualsTheRowInABatch) {
   }
 }
 
+// Few rows have several blocks each where addresses are aligned.
+TEST_P(BitEqualityTest, FewRowsEqualThoseOfABatchAndAtAnyAddress) {
+  for (Op op : {Op::kRmsNorm, Op::kLayerNorm}) {
+    for (int64_t hidden_size : {1032, 2056, 4096, 6144, 8192, 8200}) {
+      SCOPED_TRACE(hidden_size);
+      RowForwardCase all = MakeForward(op, 140, hidden_size);
+      if (op == Op::kLayerNorm) {
+        all.bias = MakeNormal(hidden_size, 0.0, 0.5, GetParam().weight_dtype, 79);
+      }
+      const RowForwardOutputs batch = RunCase(*runner_, all);
+      for (int64_t rows : {1, 7, 16, 32}) {
+        SCOPED_TRACE(rows);
+        RowForwardCase few = all;
+        few.rows = rows;
+        few.x.resize(static_cast<size_t>(rows * hidden_size));
+        const RowForwardOutputs part = RunCase(*runner_, few);
+        EXPECT_TRUE(std::equal(part.y.begin(), part.y.end(), batch.y.begin()));
+        EXPECT_TRUE(std::equal(part.rstd.begin(), part.rstd.end(), batch.rstd.begin()));
+        EXPECT_TRUE(std::equal(part.mean.begin(), part.mean.end(), batch.mean.begin()));
+        EXPECT_EQ(RunCase(*runner_, few, {1}).y, part.y);
+      }
+    }
+  }
+}
+
 TEST_P(BitEqualityTest, AddressesDoNotChangeRowNorms) {
   for (Op op : {Op::kRmsNorm, Op::kLayerNorm}) {
     for (int64_t hidden_size : {33, 1024, 1200}) {

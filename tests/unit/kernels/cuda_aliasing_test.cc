@@ -46,6 +46,21 @@ TEST_P(CudaAliasingTest, ResidualForwardInPlace) {
   EXPECT_EQ(residual, sum);
 }
 
+TEST_P(CudaAliasingTest, FewRowsForwardInPlace) {
+  std::vector<std::byte> x = MakeTensor(96);
+  std::vector<std::byte> y = x;
+  LayerNormForwardArgs args;
+  args.x = x.data();
+  args.y = y.data();
+  args.rows = 9;
+  args.hidden_size = GetParam();
+  ASSERT_TRUE(runner_->Run(args).ok());
+  EXPECT_NE(x, y);
+  args.y = x.data();
+  ASSERT_TRUE(runner_->Run(args).ok());
+  EXPECT_EQ(x, y);
+}
+
 TEST_P(CudaAliasingTest, BackwardInPlaceOfEachInput) {
   const std::vector<std::byte> x = MakeTensor(93);
   const std::vector<std::byte> dy = MakeTensor(94);

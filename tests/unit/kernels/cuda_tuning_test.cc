@@ -126,6 +126,28 @@ TEST(RowNormTuningTest, SmallLaunchesOverlapTheOneBefore) {
   EXPECT_FALSE(RowForwardLaunch(without, 32).overlaps_previous);
 }
 
+TEST(RowNormTuningTest, FewRowsHaveABlockForEveryGranuleOfAThread) {
+  for (DType dtype : kDTypes) {
+    for (int64_t hidden_size : kHiddenSizes) {
+      SCOPED_TRACE(testing::Message() << DTypeName(dtype) << " " << hidden_size);
+      const RowForwardPlan plan = PlanRowForward(hidden_size, dtype, kDevice);
+      const int blocks = norm_device::RowFewBlocks(plan.method, static_cast<int>(DTypeSize(dtype)));
+      EXPECT_EQ(IsFewRows(plan, 1, dtype, kDevice), blocks > 0 && plan.wide);
+      if (!IsFewRows(plan, 1, dtype, kDevice)) continue;
+      EXPECT_EQ(plan.cluster_blocks, 1);
+      EXPECT_EQ(plan.rows_per_block, 1);
+      EXPECT_GE(int64_t{plan.threads} * blocks * 16,
+                hidden_size * static_cast<int64_t>(DTypeSize(dtype)));
+      const int64_t most = kDevice.sm_count / blocks;
+      EXPECT_TRUE(IsFewRows(plan, most, dtype, kDevice));
+      EXPECT_FALSE(IsFewRows(plan, most + 1, dtype, kDevice));
+      const LaunchConfig launch = FewRowsLaunch(plan, most, dtype);
+      EXPECT_EQ(launch.blocks_x, most * blocks);
+      EXPECT_EQ(launch.threads_x, plan.threads);
+    }
+  }
+}
+
 TEST(RowNormTuningTest, RingsHoldTheRowAndFitTheDevice) {
   for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
     const int64_t elements = 16 / static_cast<int64_t>(DTypeSize(dtype));
