@@ -76,9 +76,14 @@ RowLaunchKind LaunchKind(const RowForwardParams& params, RowNormKind kind,
   const bool plain =
       plan.wide && params.aligned && params.residual == nullptr && !params.round_normalized;
   if (!plain) return RowLaunchKind::kSingle;
-  const bool few = params.x != params.y && IsFewRows(plan, params.rows, dtype, device);
-  if (few) return RowLaunchKind::kFewRows;
-  return kind == RowNormKind::kRms ? RowLaunchKind::kPlain : RowLaunchKind::kSingle;
+  if (params.x != params.y && IsFewRows(plan, params.rows, dtype, device)) {
+    return RowLaunchKind::kFewRows;
+  }
+  const bool rms = kind == RowNormKind::kRms;
+  const bool lanes =
+      norm_device::HasLaneRowsKernel(plan.method, static_cast<int>(DTypeSize(dtype)));
+  const bool affine = params.weight != nullptr && (rms || params.bias != nullptr);
+  return (lanes ? affine : rms) ? RowLaunchKind::kPlain : RowLaunchKind::kSingle;
 }
 
 /// Rows of 16-bit elements.
@@ -90,7 +95,10 @@ const void* StripKernel(const RowNormForwardArgs& args, RowLaunchKind launch) {
                                          launch, DeviceKind(args.kind), shape);
 }
 
-LaunchConfig RequestLaunch(const RowForwardPlan& plan, const RowNormForwardArgs& args) {
+LaunchConfig RequestLaunch(const RowForwardPlan& plan, const RowNormForwardArgs& args,
+                           RowLaunchKind kind) {
+  if (kind == RowLaunchKind::kFewRows) return FewRowsLaunch(plan, args.rows, args.dtype);
+  if (kind == RowLaunchKind::kPlain) return PlainRowsLaunch(plan, args.rows, args.dtype);
   LaunchConfig launch = RowForwardLaunch(plan, args.rows);
   if (args.residual != nullptr && plan.residual_shared_bytes > launch.dynamic_shared_bytes) {
     launch.dynamic_shared_bytes = plan.residual_shared_bytes;
@@ -145,7 +153,7 @@ class SegmentBatch {
     // Blocks loop over more rows than these.
     constexpr int64_t kMaxSegmentBlocks = kMaxBlocksX / RowForwardSegments::kMaxSegments;
     const int64_t most = kMaxSegmentBlocks / plan_.cluster_blocks * plan_.cluster_blocks;
-    const LaunchConfig alone = RequestLaunch(plan_, args);
+    const LaunchConfig alone = RequestLaunch(plan_, args, RowLaunchKind::kSegments);
     launch_.dynamic_shared_bytes =
         std::max(launch_.dynamic_shared_bytes, alone.dynamic_shared_bytes);
     const int64_t blocks = std::min(alone.blocks_x, most);
@@ -192,10 +200,7 @@ Status RowNormForwardCuda(const RowNormForwardArgs& args, Workspace workspace,
   const RowForwardParams params = DeviceParams(args);
   if (UsesRing(plan)) return LaunchRowRing(args, plan, params, workspace, stream);
   const RowLaunchKind kind = LaunchKind(params, args.kind, plan, args.dtype, device.value());
-  const LaunchConfig launch = kind == RowLaunchKind::kFewRows
-                                  ? FewRowsLaunch(plan, args.rows, args.dtype)
-                                  : RequestLaunch(plan, args);
-  return Launch(Kernel(args, plan, kind), launch, params, stream);
+  return Launch(Kernel(args, plan, kind), RequestLaunch(plan, args, kind), params, stream);
 }
 
 size_t RowNormForwardCudaWorkspaceBytes(const RowNormForwardArgs& args) {

@@ -122,9 +122,10 @@ using RowForwardSegments = SegmentTable<RowForwardParams, 30>;
 static_assert(sizeof(RowForwardSegments) <= kMaxKernelParameterBytes);
 
 /// What a kernel takes: one request with y in the type of x (RowForwardParams), or any requests
-/// (RowForwardSegments). kPlain: one of wide rows that is aligned, has no residual and rounds once,
-/// kRms only. kFewRows: as kPlain, of either kind, a row in several blocks (RowFewBlocks). The bits are
-/// those of the kernel for any request.
+/// (RowForwardSegments). The bits of the others are those of the kernel for any request.
+/// kPlain: one of wide rows that is aligned, has no residual and rounds once; of rows in lanes with
+/// weight, and bias if it is LayerNorm; of other rows kRms only.
+/// kFewRows: as kPlain, of either kind, a row in several blocks (RowFewBlocks).
 enum class RowLaunchKind : uint8_t { kSingle, kPlain, kFewRows, kSegments };
 
 /// Blocks that share a row of kFewRows: each reads all of it and writes one granule a thread. 0: the
@@ -132,6 +133,19 @@ enum class RowLaunchKind : uint8_t { kSingle, kPlain, kFewRows, kSegments };
 constexpr int RowFewBlocks(RowMethod method, int bytes) {
   const bool of_block = method == RowMethod::kBlock || method == RowMethod::kBlockLong;
   return of_block && bytes < 8 ? HeldRowElements(method, bytes, true) * bytes / 16 : 0;
+}
+
+/// Whether kPlain launches of rows in lanes take a kernel of their own (row_norm_forward_lanes.cuh).
+constexpr bool HasLaneRowsKernel(RowMethod method, int bytes) {
+  return method <= RowMethod::kWarp && bytes < 8;
+}
+/// Rows that each of its threads has part in.
+constexpr int LaneRowsTogether(RowMethod method, int bytes) {
+  return bytes == 2 && method != RowMethod::kWarp ? 2 : 1;
+}
+/// Threads of it that must fit a multiprocessor.
+constexpr int LaneRowsResidentThreads(RowKind kind, int bytes) {
+  return kind == RowKind::kRms ? 1024 : 896;
 }
 
 /// One request through rings.

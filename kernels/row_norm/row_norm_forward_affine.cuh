@@ -83,6 +83,17 @@ class RowAffine {
     return words;
   }
 
+  /// Where neither is absent and addresses allow wide accesses; anything if !holds.
+  template <int V>
+  __device__ Words<V> FetchPresent(int column, bool holds) const {
+    Words<V> words = {};
+    if (holds) words.weight = PackedGranule<W, V>::LoadConstant(weight_ + column, true);
+    if (kKind == RowKind::kLayer && holds) {
+      words.bias = PackedGranule<W, V>::LoadConstant(bias_ + column, true);
+    }
+    return words;
+  }
+
   /// Whether V columns can be accessed at once, where x of all rows can.
   template <int V>
   __device__ bool CanFetchAtOnce(bool aligned) const {

@@ -5,6 +5,7 @@
 
 #include "row_norm/row_norm_forward.cuh"
 #include "row_norm/row_norm_forward_few.cuh"
+#include "row_norm/row_norm_forward_lanes.cuh"
 #include "row_norm/row_norm_forward_streaming.cuh"
 
 namespace norm_device {
@@ -20,7 +21,13 @@ struct RowForwardMethods {
                                  sizeof(StorageOf<X>) == 2 &&
                                  (kMethod == RowMethod::kLanes8 || kMethod == RowMethod::kLanes16 ||
                                   kMethod == RowMethod::kWarp);
+    constexpr bool kLaneRows = kLaunch == RowLaunchKind::kPlain &&
+                               HasLaneRowsKernel(kMethod, static_cast<int>(sizeof(StorageOf<X>)));
     if constexpr (kStripsOnly) {
+      return nullptr;
+    } else if constexpr (kLaneRows) {
+      return reinterpret_cast<const void*>(&RowForwardLanes<Pair, kKind, kMethod, Owner>);
+    } else if constexpr (kLaunch == RowLaunchKind::kPlain && kKind != RowKind::kRms) {
       return nullptr;
     } else {
       return reinterpret_cast<const void*>(
@@ -49,6 +56,7 @@ struct RowForwardMethods {
       case RowMethod::kStrips:
         break;  // kernels of their own
       case RowMethod::kStreaming:
+        if constexpr (kLaunch == RowLaunchKind::kPlain && kKind != RowKind::kRms) return nullptr;
         return reinterpret_cast<const void*>(&RowForwardStreaming < kLaunch, Pair, kKind,
                                              kWide ? kWideElements<X> : 1 >);
     }
@@ -85,7 +93,11 @@ const void* RowForwardKernel(RowLaunchKind launch, RowKind kind, RowMethod metho
     case RowLaunchKind::kSingle:
       return SelectRowForward<RowLaunchKind::kSingle, Pair>(kind, method, wide);
     case RowLaunchKind::kPlain:
-      return RowForwardMethods<RowLaunchKind::kPlain, Pair, RowKind::kRms, true>::Select(method);
+      return kind == RowKind::kRms
+                 ? RowForwardMethods<RowLaunchKind::kPlain, Pair, RowKind::kRms, true>::Select(
+                       method)
+                 : RowForwardMethods<RowLaunchKind::kPlain, Pair, RowKind::kLayer, true>::Select(
+                       method);
     case RowLaunchKind::kFewRows:
       return kind == RowKind::kRms ? SelectFewRows<Pair, RowKind::kRms>(method)
                                    : SelectFewRows<Pair, RowKind::kLayer>(method);

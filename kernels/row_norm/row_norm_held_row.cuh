@@ -35,6 +35,7 @@ struct HeldRow {
   int first;  // column of the first element
   int limit;  // columns from `first` to the row's end
 
+  HeldRow() = default;
   __device__ HeldRow(const Owner& owner, int hidden_size)
       : first(owner.template FirstGranule<kGranules>() * V), limit(hidden_size - first) {}
 

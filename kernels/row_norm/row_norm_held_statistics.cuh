@@ -107,28 +107,48 @@ __device__ RowStats<C> WideRowStatistics(const RowAgain& row, Owner& owner, doub
   return stats;
 }
 
-/// RMSNorm.
-template <typename X, typename Row, typename Owner>
-__device__ RowStats<ComputeOf<X>> HeldSquares(Row& row, const StorageOf<X>* source, Owner& owner,
-                                              double inverse_size, const RowEps& eps) {
-  using C = ComputeOf<X>;
-  ThreadSum<C> sum;
-  row.ForEach([&](C value, int i) { sum.AddSquare(value, i); });
-  C total[1] = {sum.Total()};
-  owner.Sum(total);
-  const C mean_square = total[0] * static_cast<C>(inverse_size);
-  row.Forget();
-  RowStats<C> stats;
-  stats.rstd = eps.ReciprocalDeviation(mean_square);
-  if constexpr (!std::is_same_v<C, double>) {
-    const bool leaves = eps.SquaresLeaveF32(mean_square);
-    if (Owner::AnyRow(leaves)) [[unlikely]] {
-      const auto wide =
-          WideRowStatistics<RowKind::kRms, C>(Again(row, source), owner, inverse_size, eps);
-      if (leaves) stats = wide;
+/// Takes the rows that `leaves` names again in f64, where a row of the threads that must do so
+/// together does.
+template <RowKind kKind, typename X, int N, typename Row, typename Owner>
+__device__ void TakeAgain(const bool (&leaves)[N], const Row (&rows)[N],
+                          const StorageOf<X>* const (&sources)[N], Owner& owner,
+                          double inverse_size, const RowEps& eps,
+                          RowStats<ComputeOf<X>> (&stats)[N]) {
+#pragma unroll
+  for (int n = 0; n < N; ++n) {
+    if (Owner::AnyRow(leaves[n])) [[unlikely]] {
+      const auto wide = WideRowStatistics<kKind, ComputeOf<X>>(Again(rows[n], sources[n]), owner,
+                                                               inverse_size, eps);
+      if (leaves[n]) stats[n] = wide;
     }
   }
-  return stats;
+}
+
+/// RMSNorm.
+template <typename X, int N, typename Row, typename Owner>
+__device__ void HeldSquares(Row (&rows)[N], const StorageOf<X>* const (&sources)[N], Owner& owner,
+                            double inverse_size, const RowEps& eps,
+                            RowStats<ComputeOf<X>> (&stats)[N]) {
+  using C = ComputeOf<X>;
+  C totals[N];
+#pragma unroll
+  for (int n = 0; n < N; ++n) {
+    ThreadSum<C> sum;
+    rows[n].ForEach([&](C value, int i) { sum.AddSquare(value, i); });
+    totals[n] = sum.Total();
+  }
+  owner.Sum(totals);
+  bool leaves[N];
+#pragma unroll
+  for (int n = 0; n < N; ++n) {
+    rows[n].Forget();
+    const C mean_square = totals[n] * static_cast<C>(inverse_size);
+    stats[n].rstd = eps.ReciprocalDeviation(mean_square);
+    if constexpr (!std::is_same_v<C, double>) leaves[n] = eps.SquaresLeaveF32(mean_square);
+  }
+  if constexpr (!std::is_same_v<C, double>) {
+    TakeAgain<RowKind::kRms, X>(leaves, rows, sources, owner, inverse_size, eps, stats);
+  }
 }
 
 /// A mean of so few digits that the deviations of 16-bit elements from it are exact, but for
@@ -139,54 +159,78 @@ __device__ inline float ShortMean(float mean) {
 }
 
 /// LayerNorm.
-template <typename X, typename Row, typename Owner>
-__device__ RowStats<ComputeOf<X>> HeldMoments(Row& row, const StorageOf<X>* source, Owner& owner,
-                                              double inverse_size, const RowEps& eps) {
+template <typename X, int N, typename Row, typename Owner>
+__device__ void HeldMoments(Row (&rows)[N], const StorageOf<X>* const (&sources)[N], Owner& owner,
+                            double inverse_size, const RowEps& eps,
+                            RowStats<ComputeOf<X>> (&stats)[N]) {
   using C = ComputeOf<X>;
   const C share = static_cast<C>(inverse_size);
-  RowStats<C> stats;
-  C total[1];
-  ThreadSum<C> values;
-  row.ForEach([&](C value, int i) { values.Add(value, i); });
-  total[0] = values.Total();
-  owner.Sum(total);
-  stats.mean = total[0] * share;
-  if constexpr (sizeof(StorageOf<X>) < sizeof(C)) stats.mean = ShortMean(stats.mean);
-  row.Forget();
-  ThreadSum<C> sum;
-  ThreadSum<C> squares;
-  row.ForEachDeviation(stats.mean, [&](C deviation, int i) {
-    sum.Add(deviation, i);
-    squares.AddSquare(deviation, i);
-  });
-  C totals[2] = {sum.Total(), squares.Total()};
+  C sums[N];
+#pragma unroll
+  for (int n = 0; n < N; ++n) {
+    ThreadSum<C> sum;
+    rows[n].ForEach([&](C value, int i) { sum.Add(value, i); });
+    sums[n] = sum.Total();
+  }
+  owner.Sum(sums);
+  C totals[2 * N];
+#pragma unroll
+  for (int n = 0; n < N; ++n) {
+    stats[n].mean = sums[n] * share;
+    if constexpr (sizeof(StorageOf<X>) < sizeof(C)) stats[n].mean = ShortMean(stats[n].mean);
+    rows[n].Forget();
+    ThreadSum<C> sum;
+    ThreadSum<C> squares;
+    rows[n].ForEachDeviation(stats[n].mean, [&](C deviation, int i) {
+      sum.Add(deviation, i);
+      squares.AddSquare(deviation, i);
+    });
+    totals[2 * n] = sum.Total();
+    totals[2 * n + 1] = squares.Total();
+  }
   owner.Sum(totals);
-  row.Forget();
-  const DeviationMoments<C> moments(totals[0], totals[1], share);
-  stats.mean_correction = moments.mean;
-  stats.rstd = eps.ReciprocalDeviation(moments.variance);
-  if constexpr (!std::is_same_v<C, double>) {
-    // A correction larger than the deviation costs digits of the variance.
-    const bool far = !(moments.mean * moments.mean <= moments.variance + static_cast<C>(eps.value));
-    const bool leaves = far || eps.SquaresLeaveF32(moments.variance);
-    if (Owner::AnyRow(leaves)) [[unlikely]] {
-      const auto wide =
-          WideRowStatistics<RowKind::kLayer, C>(Again(row, source), owner, inverse_size, eps);
-      if (leaves) stats = wide;
+  bool leaves[N];
+#pragma unroll
+  for (int n = 0; n < N; ++n) {
+    rows[n].Forget();
+    const DeviationMoments<C> moments(totals[2 * n], totals[2 * n + 1], share);
+    stats[n].mean_correction = moments.mean;
+    stats[n].rstd = eps.ReciprocalDeviation(moments.variance);
+    if constexpr (!std::is_same_v<C, double>) {
+      // A correction larger than the deviation costs digits of the variance.
+      const bool far =
+          !(moments.mean * moments.mean <= moments.variance + static_cast<C>(eps.value));
+      leaves[n] = far || eps.SquaresLeaveF32(moments.variance);
     }
   }
-  return stats;
+  if constexpr (!std::is_same_v<C, double>) {
+    TakeAgain<RowKind::kLayer, X>(leaves, rows, sources, owner, inverse_size, eps, stats);
+  }
 }
 
-/// `source`: where the row's elements lie, for the passes in f64, which are seldom.
+/// Of N rows that a thread has part in, whose sums are under way together. `sources`: where the
+/// rows' elements lie, for the passes in f64, which are seldom.
+template <RowKind kKind, typename X, int N, typename Row, typename Owner>
+__device__ void HeldRowStatistics(Row (&rows)[N], const StorageOf<X>* const (&sources)[N],
+                                  Owner& owner, double inverse_size, const RowEps& eps,
+                                  RowStats<ComputeOf<X>> (&stats)[N]) {
+  if constexpr (kKind == RowKind::kRms) {
+    HeldSquares<X>(rows, sources, owner, inverse_size, eps, stats);
+  } else {
+    HeldMoments<X>(rows, sources, owner, inverse_size, eps, stats);
+  }
+}
+
+/// Of one row.
 template <RowKind kKind, typename X, typename Row, typename Owner>
 __device__ RowStats<ComputeOf<X>> HeldRowStatistics(Row& row, const StorageOf<X>* source,
                                                     Owner& owner, double inverse_size,
                                                     const RowEps& eps) {
-  if constexpr (kKind == RowKind::kRms) {
-    return HeldSquares<X>(row, source, owner, inverse_size, eps);
-  }
-  return HeldMoments<X>(row, source, owner, inverse_size, eps);
+  const StorageOf<X>* const sources[1] = {source};
+  RowStats<ComputeOf<X>> stats[1];
+  HeldRowStatistics<kKind, X>(reinterpret_cast<Row(&)[1]>(row), sources, owner, inverse_size, eps,
+                              stats);
+  return stats[0];
 }
 
 }  // namespace norm_device

@@ -129,6 +129,13 @@ LaunchConfig RowForwardLaunch(const RowForwardPlan& plan, int64_t rows) {
   return launch;
 }
 
+LaunchConfig PlainRowsLaunch(const RowForwardPlan& plan, int64_t rows, DType dtype) {
+  const int bytes = static_cast<int>(DTypeSize(dtype));
+  if (!norm_device::HasLaneRowsKernel(plan.method, bytes)) return RowForwardLaunch(plan, rows);
+  // Groups of rows that the same threads own.
+  return RowForwardLaunch(plan, CeilDiv(rows, norm_device::LaneRowsTogether(plan.method, bytes)));
+}
+
 bool IsFewRows(const RowForwardPlan& plan, int64_t rows, DType dtype, DeviceTraits device) {
   const int blocks = RowFewBlocks(plan.method, static_cast<int>(DTypeSize(dtype)));
   return blocks > 0 && plan.wide && rows <= device.sm_count / blocks;

@@ -34,6 +34,9 @@ RowForwardPlan PlanRowForward(int64_t hidden_size, DType dtype, DeviceTraits dev
 /// Blocks for `rows` rows; they loop when there are more rows than a grid has blocks.
 LaunchConfig RowForwardLaunch(const RowForwardPlan& plan, int64_t rows);
 
+/// Of RowLaunchKind::kPlain.
+LaunchConfig PlainRowsLaunch(const RowForwardPlan& plan, int64_t rows, DType dtype);
+
 /// Whether rows of a plain request that is not in place are so few that each has blocks of several
 /// multiprocessors (RowLaunchKind::kFewRows); the threads of each hold what the plan's hold.
 bool IsFewRows(const RowForwardPlan& plan, int64_t rows, DType dtype, DeviceTraits device);

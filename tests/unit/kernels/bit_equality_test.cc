@@ -76,17 +76,18 @@ TEST_P(BitEqualityTest, ARowAloneEqualsTheRowInABatch) {
   }
 }
 
-// Few rows have several blocks each where addresses are aligned.
+// Aligned requests with all parameters take kernels of their own: short rows, and few long ones, which
+// have several blocks each.
 TEST_P(BitEqualityTest, FewRowsEqualThoseOfABatchAndAtAnyAddress) {
   for (Op op : {Op::kRmsNorm, Op::kLayerNorm}) {
-    for (int64_t hidden_size : {1032, 2056, 4096, 6144, 8192, 8200}) {
+    for (int64_t hidden_size : {64, 128, 192, 256, 512, 1032, 2056, 4096, 6144, 8192, 8200}) {
       SCOPED_TRACE(hidden_size);
       RowForwardCase all = MakeForward(op, 140, hidden_size);
       if (op == Op::kLayerNorm) {
         all.bias = MakeNormal(hidden_size, 0.0, 0.5, GetParam().weight_dtype, 79);
       }
       const RowForwardOutputs batch = RunCase(*runner_, all);
-      for (int64_t rows : {1, 7, 16, 32}) {
+      for (int64_t rows : {1, 7, 16, 33}) {
         SCOPED_TRACE(rows);
         RowForwardCase few = all;
         few.rows = rows;

@@ -148,6 +148,25 @@ TEST(RowNormTuningTest, FewRowsHaveABlockForEveryGranuleOfAThread) {
   }
 }
 
+TEST(RowNormTuningTest, PlainRowsInLanesHaveEnoughBlocks) {
+  for (DType dtype : kDTypes) {
+    for (int64_t hidden_size : {8, 64, 128, 256, 1024, 4096}) {
+      SCOPED_TRACE(testing::Message() << DTypeName(dtype) << " " << hidden_size);
+      const RowForwardPlan plan = PlanRowForward(hidden_size, dtype, kDevice);
+      const int bytes = static_cast<int>(DTypeSize(dtype));
+      const bool lanes = norm_device::HasLaneRowsKernel(plan.method, bytes);
+      const int rows_of_block =
+          plan.rows_per_block * (lanes ? norm_device::LaneRowsTogether(plan.method, bytes) : 1);
+      for (int64_t rows : {1, 2, 7, 64, 65, 65536, 131071}) {
+        const LaunchConfig launch = PlainRowsLaunch(plan, rows, dtype);
+        EXPECT_GE(launch.blocks_x * rows_of_block, rows);
+        EXPECT_LT((launch.blocks_x - 1) * rows_of_block, rows);
+        EXPECT_EQ(launch.threads_x, plan.threads);
+      }
+    }
+  }
+}
+
 TEST(RowNormTuningTest, RingsHoldTheRowAndFitTheDevice) {
   for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
     const int64_t elements = 16 / static_cast<int64_t>(DTypeSize(dtype));
