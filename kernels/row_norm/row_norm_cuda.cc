@@ -70,20 +70,37 @@ RowForwardParams DeviceParams(const RowNormForwardArgs& args) {
   return params;
 }
 
+/// A kernel and the grid for it.
+struct RowLaunch {
+  RowLaunchKind kind = RowLaunchKind::kSingle;
+  LaunchConfig config;
+};
+
+LaunchConfig RequestLaunch(const RowForwardPlan& plan, const RowNormForwardArgs& args) {
+  LaunchConfig launch = RowForwardLaunch(plan, args.rows);
+  if (args.residual != nullptr && plan.residual_shared_bytes > launch.dynamic_shared_bytes) {
+    launch.dynamic_shared_bytes = plan.residual_shared_bytes;
+  }
+  return launch;
+}
+
 /// Of a single request.
-RowLaunchKind LaunchKind(const RowForwardParams& params, RowNormKind kind,
-                         const RowForwardPlan& plan, DType dtype, DeviceTraits device) {
+RowLaunch SingleLaunch(const RowNormForwardArgs& args, const RowForwardParams& params,
+                       const RowForwardPlan& plan, DeviceTraits device) {
   const bool plain =
       plan.wide && params.aligned && params.residual == nullptr && !params.round_normalized;
-  if (!plain) return RowLaunchKind::kSingle;
-  if (params.x != params.y && IsFewRows(plan, params.rows, dtype, device)) {
-    return RowLaunchKind::kFewRows;
+  if (!plain) return {RowLaunchKind::kSingle, RequestLaunch(plan, args)};
+  const int few = FewRowsBlocks(plan, args.rows, args.x == args.y, args.dtype, device);
+  if (few > 0) {
+    return {few > 1 ? RowLaunchKind::kSpreadRows : RowLaunchKind::kFewRows,
+            FewRowsLaunch(plan, args.rows, few)};
   }
-  const bool rms = kind == RowNormKind::kRms;
+  const bool rms = args.kind == RowNormKind::kRms;
   const bool lanes =
-      norm_device::HasLaneRowsKernel(plan.method, static_cast<int>(DTypeSize(dtype)));
-  const bool affine = params.weight != nullptr && (rms || params.bias != nullptr);
-  return (lanes ? affine : rms) ? RowLaunchKind::kPlain : RowLaunchKind::kSingle;
+      norm_device::HasLaneRowsKernel(plan.method, static_cast<int>(DTypeSize(args.dtype)));
+  const bool affine = args.weight != nullptr && (rms || args.bias != nullptr);
+  if (!(lanes ? affine : rms)) return {RowLaunchKind::kSingle, RequestLaunch(plan, args)};
+  return {RowLaunchKind::kPlain, PlainRowsLaunch(plan, args.rows, args.dtype)};
 }
 
 /// Rows of 16-bit elements.
@@ -93,17 +110,6 @@ const void* StripKernel(const RowNormForwardArgs& args, RowLaunchKind launch) {
                                          launch, DeviceKind(args.kind), shape)
                                    : norm_device::StripForwardKernel<norm_device::BF16>(
                                          launch, DeviceKind(args.kind), shape);
-}
-
-LaunchConfig RequestLaunch(const RowForwardPlan& plan, const RowNormForwardArgs& args,
-                           RowLaunchKind kind) {
-  if (kind == RowLaunchKind::kFewRows) return FewRowsLaunch(plan, args.rows, args.dtype);
-  if (kind == RowLaunchKind::kPlain) return PlainRowsLaunch(plan, args.rows, args.dtype);
-  LaunchConfig launch = RowForwardLaunch(plan, args.rows);
-  if (args.residual != nullptr && plan.residual_shared_bytes > launch.dynamic_shared_bytes) {
-    launch.dynamic_shared_bytes = plan.residual_shared_bytes;
-  }
-  return launch;
 }
 
 const void* Kernel(const RowNormForwardArgs& args, const RowForwardPlan& plan,
@@ -153,7 +159,7 @@ class SegmentBatch {
     // Blocks loop over more rows than these.
     constexpr int64_t kMaxSegmentBlocks = kMaxBlocksX / RowForwardSegments::kMaxSegments;
     const int64_t most = kMaxSegmentBlocks / plan_.cluster_blocks * plan_.cluster_blocks;
-    const LaunchConfig alone = RequestLaunch(plan_, args, RowLaunchKind::kSegments);
+    const LaunchConfig alone = RequestLaunch(plan_, args);
     launch_.dynamic_shared_bytes =
         std::max(launch_.dynamic_shared_bytes, alone.dynamic_shared_bytes);
     const int64_t blocks = std::min(alone.blocks_x, most);
@@ -199,8 +205,8 @@ Status RowNormForwardCuda(const RowNormForwardArgs& args, Workspace workspace,
   }
   const RowForwardParams params = DeviceParams(args);
   if (UsesRing(plan)) return LaunchRowRing(args, plan, params, workspace, stream);
-  const RowLaunchKind kind = LaunchKind(params, args.kind, plan, args.dtype, device.value());
-  return Launch(Kernel(args, plan, kind), RequestLaunch(plan, args, kind), params, stream);
+  const RowLaunch launch = SingleLaunch(args, params, plan, device.value());
+  return Launch(Kernel(args, plan, launch.kind), launch.config, params, stream);
 }
 
 size_t RowNormForwardCudaWorkspaceBytes(const RowNormForwardArgs& args) {

@@ -125,12 +125,13 @@ static_assert(sizeof(RowForwardSegments) <= kMaxKernelParameterBytes);
 /// (RowForwardSegments). The bits of the others are those of the kernel for any request.
 /// kPlain: one of wide rows that is aligned, has no residual and rounds once; of rows in lanes with
 /// weight, and bias if it is LayerNorm; of other rows kRms only.
-/// kFewRows: as kPlain, of either kind, a row in several blocks (RowFewBlocks).
-enum class RowLaunchKind : uint8_t { kSingle, kPlain, kFewRows, kSegments };
+/// kFewRows: as kPlain, of either kind, of rows in blocks (SpreadRowBlocks is not 0).
+/// kSpreadRows: as kFewRows, a row in SpreadRowBlocks.
+enum class RowLaunchKind : uint8_t { kSingle, kPlain, kFewRows, kSpreadRows, kSegments };
 
-/// Blocks that share a row of kFewRows: each reads all of it and writes one granule a thread. 0: the
+/// Blocks that share a row of kSpreadRows: each reads all of it and writes one granule a thread. 0: the
 /// method has no such kernel. For elements of `bytes` bytes.
-constexpr int RowFewBlocks(RowMethod method, int bytes) {
+constexpr int SpreadRowBlocks(RowMethod method, int bytes) {
   const bool of_block = method == RowMethod::kBlock || method == RowMethod::kBlockLong;
   return of_block && bytes < 8 ? HeldRowElements(method, bytes, true) * bytes / 16 : 0;
 }

@@ -74,14 +74,19 @@ const void* SelectRowForward(RowKind kind, RowMethod method, bool wide) {
               : RowForwardMethods<kLaunch, Pair, RowKind::kLayer, false>::Select(method);
 }
 
-template <typename Pair, RowKind kKind>
+/// Of kFewRows, and of kSpreadRows if kSpread.
+template <typename Pair, RowKind kKind, bool kSpread>
 const void* SelectFewRows(RowMethod method) {
-  if constexpr (!std::is_same_v<ComputeOf<typename Pair::Activation>, double>) {
+  constexpr int kBytes = static_cast<int>(sizeof(StorageOf<typename Pair::Activation>));
+  constexpr int kBlocks = kSpread ? SpreadRowBlocks(RowMethod::kBlock, kBytes) : 1;
+  constexpr int kLongBlocks = kSpread ? SpreadRowBlocks(RowMethod::kBlockLong, kBytes) : 1;
+  if constexpr (kBlocks > 0 && kBytes < 8) {
     if (method == RowMethod::kBlock) {
-      return reinterpret_cast<const void*>(&RowForwardFew<Pair, kKind, RowMethod::kBlock>);
+      return reinterpret_cast<const void*>(&RowForwardFew<Pair, kKind, RowMethod::kBlock, kBlocks>);
     }
     if (method == RowMethod::kBlockLong) {
-      return reinterpret_cast<const void*>(&RowForwardFew<Pair, kKind, RowMethod::kBlockLong>);
+      return reinterpret_cast<const void*>(
+          &RowForwardFew<Pair, kKind, RowMethod::kBlockLong, kLongBlocks>);
     }
   }
   return nullptr;
@@ -99,8 +104,11 @@ const void* RowForwardKernel(RowLaunchKind launch, RowKind kind, RowMethod metho
                  : RowForwardMethods<RowLaunchKind::kPlain, Pair, RowKind::kLayer, true>::Select(
                        method);
     case RowLaunchKind::kFewRows:
-      return kind == RowKind::kRms ? SelectFewRows<Pair, RowKind::kRms>(method)
-                                   : SelectFewRows<Pair, RowKind::kLayer>(method);
+      return kind == RowKind::kRms ? SelectFewRows<Pair, RowKind::kRms, false>(method)
+                                   : SelectFewRows<Pair, RowKind::kLayer, false>(method);
+    case RowLaunchKind::kSpreadRows:
+      return kind == RowKind::kRms ? SelectFewRows<Pair, RowKind::kRms, true>(method)
+                                   : SelectFewRows<Pair, RowKind::kLayer, true>(method);
     case RowLaunchKind::kSegments:
       break;
   }

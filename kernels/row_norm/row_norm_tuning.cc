@@ -8,8 +8,8 @@
 namespace norm::internal {
 namespace {
 
-using norm_device::RowFewBlocks;
 using norm_device::RowMethod;
+using norm_device::SpreadRowBlocks;
 
 constexpr int kWarpThreads = 32;
 constexpr int kMaxClusterBlocks = 8;  // what every device with clusters can schedule
@@ -136,14 +136,18 @@ LaunchConfig PlainRowsLaunch(const RowForwardPlan& plan, int64_t rows, DType dty
   return RowForwardLaunch(plan, CeilDiv(rows, norm_device::LaneRowsTogether(plan.method, bytes)));
 }
 
-bool IsFewRows(const RowForwardPlan& plan, int64_t rows, DType dtype, DeviceTraits device) {
-  const int blocks = RowFewBlocks(plan.method, static_cast<int>(DTypeSize(dtype)));
-  return blocks > 0 && plan.wide && rows <= device.sm_count / blocks;
+int FewRowsBlocks(const RowForwardPlan& plan, int64_t rows, bool in_place, DType dtype,
+                  DeviceTraits device) {
+  const int blocks = SpreadRowBlocks(plan.method, static_cast<int>(DTypeSize(dtype)));
+  if (blocks == 0 || !plan.wide || rows > device.sm_count) return 0;
+  // More of them read rows again more slowly than they write their shares sooner.
+  const int64_t most_spread = device.sm_count / 4;
+  return !in_place && rows * blocks <= most_spread ? blocks : 1;
 }
 
-LaunchConfig FewRowsLaunch(const RowForwardPlan& plan, int64_t rows, DType dtype) {
+LaunchConfig FewRowsLaunch(const RowForwardPlan& plan, int64_t rows, int blocks) {
   LaunchConfig launch = RowForwardLaunch(plan, rows);
-  launch.blocks_x *= RowFewBlocks(plan.method, static_cast<int>(DTypeSize(dtype)));
+  launch.blocks_x *= blocks;
   return launch;
 }
 

@@ -37,9 +37,11 @@ LaunchConfig RowForwardLaunch(const RowForwardPlan& plan, int64_t rows);
 /// Of RowLaunchKind::kPlain.
 LaunchConfig PlainRowsLaunch(const RowForwardPlan& plan, int64_t rows, DType dtype);
 
-/// Whether rows of a plain request that is not in place are so few that each has blocks of several
-/// multiprocessors (RowLaunchKind::kFewRows); the threads of each hold what the plan's hold.
-bool IsFewRows(const RowForwardPlan& plan, int64_t rows, DType dtype, DeviceTraits device);
-LaunchConfig FewRowsLaunch(const RowForwardPlan& plan, int64_t rows, DType dtype);
+/// Blocks for each row of a plain request where rows are so few that no multiprocessor needs to hold
+/// two: 1 (RowLaunchKind::kFewRows), several (kSpreadRows), or 0 if they are not. Their threads hold
+/// what the plan's hold.
+int FewRowsBlocks(const RowForwardPlan& plan, int64_t rows, bool in_place, DType dtype,
+                  DeviceTraits device);
+LaunchConfig FewRowsLaunch(const RowForwardPlan& plan, int64_t rows, int blocks);
 
 }  // namespace norm::internal

@@ -126,23 +126,30 @@ TEST(RowNormTuningTest, SmallLaunchesOverlapTheOneBefore) {
   EXPECT_FALSE(RowForwardLaunch(without, 32).overlaps_previous);
 }
 
-TEST(RowNormTuningTest, FewRowsHaveABlockForEveryGranuleOfAThread) {
+TEST(RowNormTuningTest, FewRowsHaveMultiprocessorsOfTheirOwn) {
   for (DType dtype : kDTypes) {
     for (int64_t hidden_size : kHiddenSizes) {
       SCOPED_TRACE(testing::Message() << DTypeName(dtype) << " " << hidden_size);
       const RowForwardPlan plan = PlanRowForward(hidden_size, dtype, kDevice);
-      const int blocks = norm_device::RowFewBlocks(plan.method, static_cast<int>(DTypeSize(dtype)));
-      EXPECT_EQ(IsFewRows(plan, 1, dtype, kDevice), blocks > 0 && plan.wide);
-      if (!IsFewRows(plan, 1, dtype, kDevice)) continue;
+      const int spread =
+          norm_device::SpreadRowBlocks(plan.method, static_cast<int>(DTypeSize(dtype)));
+      const auto blocks = [&](int64_t rows, bool in_place = false) {
+        return FewRowsBlocks(plan, rows, in_place, dtype, kDevice);
+      };
+      if (spread == 0 || !plan.wide) {
+        EXPECT_EQ(blocks(1), 0);
+        continue;
+      }
       EXPECT_EQ(plan.cluster_blocks, 1);
       EXPECT_EQ(plan.rows_per_block, 1);
-      EXPECT_GE(int64_t{plan.threads} * blocks * 16,
+      EXPECT_GE(int64_t{plan.threads} * spread * 16,
                 hidden_size * static_cast<int64_t>(DTypeSize(dtype)));
-      const int64_t most = kDevice.sm_count / blocks;
-      EXPECT_TRUE(IsFewRows(plan, most, dtype, kDevice));
-      EXPECT_FALSE(IsFewRows(plan, most + 1, dtype, kDevice));
-      const LaunchConfig launch = FewRowsLaunch(plan, most, dtype);
-      EXPECT_EQ(launch.blocks_x, most * blocks);
+      EXPECT_EQ(blocks(1), spread);
+      EXPECT_EQ(blocks(1, /*in_place=*/true), 1);
+      EXPECT_EQ(blocks(kDevice.sm_count), 1);
+      EXPECT_EQ(blocks(kDevice.sm_count + 1), 0);
+      const LaunchConfig launch = FewRowsLaunch(plan, 3, spread);
+      EXPECT_EQ(launch.blocks_x, 3 * spread);
       EXPECT_EQ(launch.threads_x, plan.threads);
     }
   }
