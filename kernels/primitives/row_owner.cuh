@@ -32,6 +32,7 @@ class LaneRow {
  public:
   static constexpr int kLanesPerRow = kLanes;  // of one warp
   static constexpr bool kWholeBlock = false;
+  static constexpr bool kHoldsPacked = false;
   struct Scratch {};
 
   __device__ explicit LaneRow(Scratch&) {}
@@ -72,6 +73,7 @@ class WarpSpans {
  public:
   static constexpr int kLanesPerRow = kWarpThreads;
   static constexpr bool kWholeBlock = true;
+  static constexpr bool kHoldsPacked = false;
   static constexpr int kGranuleStep = kWarpThreads;
 
   __device__ static bool AnyRow(bool condition) { return condition; }
@@ -86,7 +88,7 @@ class WarpSpans {
 /// A block of up to kMaxWarps whole warps owns a row. All its threads must reach Sum and Max.
 class BlockOwner : public WarpSpans {
  public:
-  static constexpr int kMaxSums = 2;
+  static constexpr int kMaxSums = 4;
   static constexpr int kMaxWarps = 16;
   /// Two buffers in turn: the barrier of one exchange separates the reads of the one before from
   /// the writes of the next.
@@ -202,6 +204,13 @@ class BlockOwner : public WarpSpans {
 
   Scratch* scratch_;
   int turn_ = 0;
+};
+
+/// One that leaves registers for what else is under way.
+class PackedBlockOwner : public BlockOwner {
+ public:
+  static constexpr bool kHoldsPacked = true;
+  using BlockOwner::BlockOwner;
 };
 
 }  // namespace norm_device

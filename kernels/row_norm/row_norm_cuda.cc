@@ -99,8 +99,10 @@ RowLaunch SingleLaunch(const RowNormForwardArgs& args, const RowForwardParams& p
   const bool lanes =
       norm_device::HasLaneRowsKernel(plan.method, static_cast<int>(DTypeSize(args.dtype)));
   const bool affine = args.weight != nullptr && (rms || args.bias != nullptr);
-  if (!(lanes ? affine : rms)) return {RowLaunchKind::kSingle, RequestLaunch(plan, args)};
-  return {RowLaunchKind::kPlain, PlainRowsLaunch(plan, args.rows, args.dtype)};
+  const int together = PlainRowsTogether(plan, rms, args.dtype, args.weight_dtype);
+  const bool has_kernel = together > 0 && (affine || (rms && !lanes));
+  if (!has_kernel) return {RowLaunchKind::kSingle, RequestLaunch(plan, args)};
+  return {RowLaunchKind::kPlain, PlainRowsLaunch(plan, args.rows, together)};
 }
 
 /// Rows of 16-bit elements.

@@ -23,13 +23,15 @@ struct WideGranule {
 };
 
 /// A thread's part of a row: kGranules granules of V elements at a fixed distance. As many as fit
-/// the registers are held in their compute type, which spares a conversion in each pass over them.
+/// the registers are held in their compute type, which spares a conversion in each pass over them,
+/// unless the owner holds them packed.
 /// Elements past the row's end are zero.
 template <typename X, int V, int kGranulesOfThread, typename Owner>
 struct HeldRow {
   static constexpr int kGranules = kGranulesOfThread;
   static constexpr int kStep = Owner::kGranuleStep * V;
-  static constexpr bool kIsWide = kGranules * V * sizeof(ComputeOf<X>) <= 128;
+  static constexpr int kElements = kGranules * V;
+  static constexpr bool kIsWide = kElements * sizeof(ComputeOf<X>) <= 128 && !Owner::kHoldsPacked;
 
   std::conditional_t<kIsWide, WideGranule<X, V>, PackedGranule<X, V>> values[kGranules];
   int first;  // column of the first element
@@ -82,6 +84,7 @@ template <typename X, int V, int kGranules, typename Owner>
 struct SplitRow {
   using Main = HeldRow<X, V, kGranules, Owner>;
   using Extra = HeldRow<X, 1, 1, Owner>;
+  static constexpr int kElements = Main::kElements + 1;
   Main main;
   Extra extra;
 

@@ -3,8 +3,9 @@
 //
 // RMSNorm: one reduction. LayerNorm: two. The first finds the mean to within rounding, the second
 // adds up the deviations from that, which correct it, and their squares: the deviations are exact
-// where the mean is many times the spread. A row whose sums leave the range of f32, or whose mean
-// was rounded too far, is taken again in f64.
+// where the mean is many times the spread. Of 16-bit elements the first adds up squares too, and
+// the second follows only where the mean is larger than the spread. A row whose sums leave the range
+// of f32, or whose mean was rounded too far, is taken again in f64.
 #pragma once
 
 #include <cstdint>
@@ -166,6 +167,55 @@ __device__ inline float ShortMean(float mean) {
   return __uint_as_float((__float_as_uint(mean) + (kDropped + 1) / 2) & ~kDropped);
 }
 
+/// LayerNorm: completes statistics from the sums of the deviations from stats.mean and of their
+/// squares. False where the correction of the mean, which costs the variance digits, is larger than
+/// the deviation and `hidden` (a variance), or f32 does not hold the squares.
+template <typename C>
+__device__ bool CompleteMoments(C sum, C squares, C share, const RowEps& eps, C hidden,
+                                RowStats<C>& stats) {
+  const DeviationMoments<C> moments(sum, squares, share);
+  stats.mean_correction = moments.mean;
+  stats.rstd = eps.ReciprocalDeviation(moments.variance);
+  if constexpr (std::is_same_v<C, double>) {
+    return true;
+  } else {
+    return moments.mean * moments.mean <= moments.variance + hidden &&
+           !eps.SquaresLeaveF32(moments.variance);
+  }
+}
+
+/// The second reduction of LayerNorm: of the deviations from stats.mean.
+template <typename X, int N, typename Row, typename Owner>
+__device__ void HeldDeviations(Row (&rows)[N], const StorageOf<X>* const (&sources)[N],
+                               Owner& owner, double inverse_size, const RowEps& eps,
+                               RowStats<ComputeOf<X>> (&stats)[N]) {
+  using C = ComputeOf<X>;
+  C totals[2 * N];
+#pragma unroll
+  for (int n = 0; n < N; ++n) {
+    ThreadSum<C> sum;
+    ThreadSum<C> squares;
+    rows[n].ForEachDeviation(stats[n].mean, [&](C deviation, int i) {
+      sum.Add(deviation, i);
+      squares.AddSquare(deviation, i);
+    });
+    totals[2 * n] = sum.Total();
+    totals[2 * n + 1] = squares.Total();
+  }
+  owner.Sum(totals);
+  const C share = static_cast<C>(inverse_size);
+  bool leaves[N];
+#pragma unroll
+  for (int n = 0; n < N; ++n) {
+    rows[n].Forget();
+    leaves[n] = !CompleteMoments(totals[2 * n], totals[2 * n + 1], share, eps,
+                                 static_cast<C>(eps.value), stats[n]);
+  }
+  if constexpr (!std::is_same_v<C, double>) {
+    TakeAgain<RowKind::kLayer, X>(leaves, rows, sources, owner, inverse_size, eps, stats);
+  }
+}
+
 /// LayerNorm.
 template <typename X, int N, typename Row, typename Owner>
 __device__ void HeldMoments(Row (&rows)[N], const StorageOf<X>* const (&sources)[N], Owner& owner,
@@ -181,38 +231,57 @@ __device__ void HeldMoments(Row (&rows)[N], const StorageOf<X>* const (&sources)
     sums[n] = sum.Total();
   }
   owner.Sum(sums);
-  C totals[2 * N];
 #pragma unroll
   for (int n = 0; n < N; ++n) {
     stats[n].mean = sums[n] * share;
-    if constexpr (sizeof(StorageOf<X>) < sizeof(C)) stats[n].mean = ShortMean(stats[n].mean);
     rows[n].Forget();
-    ThreadSum<C> sum;
-    ThreadSum<C> squares;
-    rows[n].ForEachDeviation(stats[n].mean, [&](C deviation, int i) {
-      sum.Add(deviation, i);
-      squares.AddSquare(deviation, i);
+  }
+  HeldDeviations<X>(rows, sources, owner, inverse_size, eps, stats);
+}
+
+/// Elements of a thread up to which HeldNarrowMoments is used; more of them leave it too few registers.
+inline constexpr int kMostNarrowElements = 33;
+
+/// LayerNorm of 16-bit elements, whose squares f32 holds exactly: one reduction, where the mean is
+/// no larger than the deviation; else the squares lose digits, and HeldDeviations follows.
+template <typename X, int N, typename Row, typename Owner>
+__device__ void HeldNarrowMoments(Row (&rows)[N], const StorageOf<X>* const (&sources)[N],
+                                  Owner& owner, double inverse_size, const RowEps& eps,
+                                  RowStats<float> (&stats)[N]) {
+  const float share = static_cast<float>(inverse_size);
+  float totals[2 * N];
+#pragma unroll
+  for (int n = 0; n < N; ++n) {
+    ThreadSum<float> sum;
+    ThreadSum<float> squares;
+    rows[n].ForEach([&](float value, int i) {
+      sum.Add(value, i);
+      squares.AddSquare(value, i);
     });
     totals[2 * n] = sum.Total();
     totals[2 * n + 1] = squares.Total();
   }
   owner.Sum(totals);
-  bool leaves[N];
+  bool far[N];
+  bool any_far = false;
 #pragma unroll
   for (int n = 0; n < N; ++n) {
     rows[n].Forget();
-    const DeviationMoments<C> moments(totals[2 * n], totals[2 * n + 1], share);
-    stats[n].mean_correction = moments.mean;
-    stats[n].rstd = eps.ReciprocalDeviation(moments.variance);
-    if constexpr (!std::is_same_v<C, double>) {
-      // A correction larger than the deviation costs digits of the variance.
-      const bool far =
-          !(moments.mean * moments.mean <= moments.variance + static_cast<C>(eps.value));
-      leaves[n] = far || eps.SquaresLeaveF32(moments.variance);
-    }
+    stats[n].mean = 0.0F;
+    far[n] = !CompleteMoments(totals[2 * n], totals[2 * n + 1], share, eps, 0.0F, stats[n]);
+    any_far = any_far || far[n];
+    stats[n].mean = ShortMean(stats[n].mean_correction);
+    stats[n].mean_correction -= stats[n].mean;
   }
-  if constexpr (!std::is_same_v<C, double>) {
-    TakeAgain<RowKind::kLayer, X>(leaves, rows, sources, owner, inverse_size, eps, stats);
+  if (Owner::AnyRow(any_far)) [[unlikely]] {
+    RowStats<float> apart[N];
+#pragma unroll
+    for (int n = 0; n < N; ++n) apart[n].mean = stats[n].mean;
+    HeldDeviations<X>(rows, sources, owner, inverse_size, eps, apart);
+#pragma unroll
+    for (int n = 0; n < N; ++n) {
+      if (far[n]) stats[n] = apart[n];
+    }
   }
 }
 
@@ -224,6 +293,9 @@ __device__ void HeldRowStatistics(Row (&rows)[N], const StorageOf<X>* const (&so
                                   RowStats<ComputeOf<X>> (&stats)[N]) {
   if constexpr (kKind == RowKind::kRms) {
     HeldSquares<X>(rows, sources, owner, inverse_size, eps, stats);
+  } else if constexpr (sizeof(StorageOf<X>) < sizeof(ComputeOf<X>) &&
+                       Row::kElements <= kMostNarrowElements) {
+    HeldNarrowMoments<X>(rows, sources, owner, inverse_size, eps, stats);
   } else {
     HeldMoments<X>(rows, sources, owner, inverse_size, eps, stats);
   }

@@ -129,11 +129,17 @@ LaunchConfig RowForwardLaunch(const RowForwardPlan& plan, int64_t rows) {
   return launch;
 }
 
-LaunchConfig PlainRowsLaunch(const RowForwardPlan& plan, int64_t rows, DType dtype) {
+int PlainRowsTogether(const RowForwardPlan& plan, bool rms, DType dtype, DType weight_dtype) {
   const int bytes = static_cast<int>(DTypeSize(dtype));
-  if (!norm_device::HasLaneRowsKernel(plan.method, bytes)) return RowForwardLaunch(plan, rows);
-  // Groups of rows that the same threads own.
-  return RowForwardLaunch(plan, CeilDiv(rows, norm_device::LaneRowsTogether(plan.method, bytes)));
+  if (norm_device::HasLaneRowsKernel(plan.method, bytes)) {
+    return norm_device::LaneRowsTogether(plan.method, bytes);
+  }
+  if (rms) return 1;
+  return norm_device::PlainBlockRows(plan.method, bytes, static_cast<int>(DTypeSize(weight_dtype)));
+}
+
+LaunchConfig PlainRowsLaunch(const RowForwardPlan& plan, int64_t rows, int together) {
+  return RowForwardLaunch(plan, CeilDiv(rows, together));
 }
 
 int FewRowsBlocks(const RowForwardPlan& plan, int64_t rows, bool in_place, DType dtype,

@@ -34,8 +34,9 @@ RowForwardPlan PlanRowForward(int64_t hidden_size, DType dtype, DeviceTraits dev
 /// Blocks for `rows` rows; they loop when there are more rows than a grid has blocks.
 LaunchConfig RowForwardLaunch(const RowForwardPlan& plan, int64_t rows);
 
-/// Of RowLaunchKind::kPlain.
-LaunchConfig PlainRowsLaunch(const RowForwardPlan& plan, int64_t rows, DType dtype);
+/// Rows that the same threads own in a launch of RowLaunchKind::kPlain; 0: there is no such kernel.
+int PlainRowsTogether(const RowForwardPlan& plan, bool rms, DType dtype, DType weight_dtype);
+LaunchConfig PlainRowsLaunch(const RowForwardPlan& plan, int64_t rows, int together);
 
 /// Blocks for each row of a plain request where rows are so few that no multiprocessor needs to hold
 /// two: 1 (RowLaunchKind::kFewRows), several (kSpreadRows), or 0 if they are not. Their threads hold

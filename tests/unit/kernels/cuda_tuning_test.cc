@@ -155,23 +155,37 @@ TEST(RowNormTuningTest, FewRowsHaveMultiprocessorsOfTheirOwn) {
   }
 }
 
-TEST(RowNormTuningTest, PlainRowsInLanesHaveEnoughBlocks) {
+TEST(RowNormTuningTest, PlainRowsHaveEnoughBlocks) {
   for (DType dtype : kDTypes) {
-    for (int64_t hidden_size : {8, 64, 128, 256, 1024, 4096}) {
-      SCOPED_TRACE(testing::Message() << DTypeName(dtype) << " " << hidden_size);
-      const RowForwardPlan plan = PlanRowForward(hidden_size, dtype, kDevice);
-      const int bytes = static_cast<int>(DTypeSize(dtype));
-      const bool lanes = norm_device::HasLaneRowsKernel(plan.method, bytes);
-      const int rows_of_block =
-          plan.rows_per_block * (lanes ? norm_device::LaneRowsTogether(plan.method, bytes) : 1);
-      for (int64_t rows : {1, 2, 7, 64, 65, 65536, 131071}) {
-        const LaunchConfig launch = PlainRowsLaunch(plan, rows, dtype);
-        EXPECT_GE(launch.blocks_x * rows_of_block, rows);
-        EXPECT_LT((launch.blocks_x - 1) * rows_of_block, rows);
-        EXPECT_EQ(launch.threads_x, plan.threads);
+    for (DType weight_dtype : {dtype, DType::kF32}) {
+      for (int64_t hidden_size : {8, 64, 128, 256, 1024, 2048, 4096, 8192, 16384}) {
+        SCOPED_TRACE(testing::Message() << DTypeName(dtype) << " " << hidden_size);
+        const RowForwardPlan plan = PlanRowForward(hidden_size, dtype, kDevice);
+        for (bool rms : {true, false}) {
+          const int together = PlainRowsTogether(plan, rms, dtype, weight_dtype);
+          EXPECT_TRUE(together > 0 || !rms);
+          if (together == 0) continue;
+          const int rows_of_block = plan.rows_per_block * together;
+          for (int64_t rows : {1, 2, 7, 64, 65, 65536, 131071}) {
+            const LaunchConfig launch = PlainRowsLaunch(plan, rows, together);
+            EXPECT_GE(launch.blocks_x * rows_of_block, rows);
+            EXPECT_LT((launch.blocks_x - 1) * rows_of_block, rows);
+            EXPECT_EQ(launch.threads_x, plan.threads);
+          }
+        }
       }
     }
   }
+}
+
+TEST(RowNormTuningTest, LayerNormOfNarrowElementsHasPlainKernelsForRowsInABlock) {
+  for (DType dtype : {DType::kF16, DType::kBF16}) {
+    const RowForwardPlan plan = PlanRowForward(4096, dtype, kDevice);
+    EXPECT_EQ(PlainRowsTogether(plan, /*rms=*/false, dtype, dtype), 1);
+    EXPECT_EQ(PlainRowsTogether(plan, /*rms=*/false, dtype, DType::kF32), 2);
+  }
+  const RowForwardPlan wide = PlanRowForward(4096, DType::kF32, kDevice);
+  EXPECT_EQ(PlainRowsTogether(wide, /*rms=*/false, DType::kF32, DType::kF32), 0);
 }
 
 TEST(RowNormTuningTest, RingsHoldTheRowAndFitTheDevice) {
