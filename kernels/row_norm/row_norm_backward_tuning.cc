@@ -278,6 +278,7 @@ RowBackwardLaunch LaunchRowBackward(const RowBackwardPlan& plan, int64_t rows, b
   // Groups and warps are many: rows are spread over blocks first.
   int rows_of_block = plan.rows_per_block;
   if (plan.method == RowBackwardMethod::kTiles) rows_of_block = plan.tile_rows;
+  if (plan.method == RowBackwardMethod::kLong) rows_of_block = 1;
   if (plan.method == RowBackwardMethod::kGroups && !launch.direct) rows_of_block = 1;
   launch.row_blocks = std::min(plan.max_row_blocks, CeilDiv(rows, rows_of_block));
   launch.config.blocks_x = launch.row_blocks * plan.cluster_blocks;
