@@ -190,12 +190,15 @@ inline constexpr int kTileThreads = 512;       // of a block of the warp kernel
 inline constexpr int kMaxRingThreads = 512;    // of a block that owns a row, or a part of it
 inline constexpr int kRingThreadsPerSm = 512;  // what about 128 registers a thread leave room for
 
-/// Granules of a thread of the block kernel: 16 elements; 8 where they are single and many threads
-/// are better than few.
-constexpr int BlockGranules(int bytes_per_element, bool wide, int64_t columns) {
+/// Granules of a thread of the block kernel: 16 elements; fewer where they are single and many
+/// threads are better than few.
+constexpr int BlockGranules(RowKind kind, int bytes_per_element, bool wide, int64_t columns) {
   constexpr int64_t kFewColumns = 1024;
+  constexpr int64_t kMoreColumns = int64_t{9} * kMaxRingThreads;
   if (wide) return bytes_per_element;
-  return bytes_per_element == 4 && columns <= kFewColumns ? 8 : 16;
+  if (bytes_per_element != 4) return 16;
+  if (columns <= kFewColumns) return 8;
+  return kind == RowKind::kLayer && columns <= kMoreColumns ? 9 : 16;
 }
 /// Stages of the pipelined block kernel with which its warps need no barrier: two rows at work, one
 /// done with, two under way.
@@ -213,14 +216,20 @@ struct LongTile {
   int granules;
   int rows;
   int max_threads;  // of a block that have granules; a warp that feeds them comes on top
+  int together;     // chunks whose loads overlap
+  bool apart;       // a unit of rows arrives as a whole before the one before leaves; else in turns
 };
+/// Those that kernels are built for.
 inline constexpr LongTile kLongTiles[] = {
-    {1, 4, 480}, {2, 2, 480}, {4, 2, 480}, {3, 2, 352}, {6, 1, 352}};
+    {4, 1, 480, 2, true}, {3, 2, 352, 1, false}, {6, 1, 352, 1, false}};
 inline constexpr int kLongTileCount = static_cast<int>(std::size(kLongTiles));
-/// Whether there are kernels of a tile for elements of so many bytes.
-constexpr bool LongTileServes(int tile, int element_bytes) {
-  return element_bytes == 2 ? tile != 2 : tile != 0;
+/// Whether there are kernels of a tile. The second has no room for sums of two gradients where a
+/// granule is 8 elements.
+constexpr bool LongTileServes(int tile, RowKind kind, int element_bytes) {
+  return tile != 1 || kind == RowKind::kRms || element_bytes == 4;
 }
+/// Units of the ring: one leaves, one arrives, and one is under way where they do not take turns.
+constexpr int LeastLongUnits(LongTile tile) { return tile.apart ? 3 : 2; }
 /// Whether weights wait in shared memory: sums of two gradients leave no registers for those of so
 /// many elements.
 constexpr bool LongWeightsAreShared(RowKind kind, int granules, int element_bytes) {

@@ -104,16 +104,15 @@ class WarpExchange {
   __device__ RowTotals<float> Receive(const GivenStats& stats, int64_t hidden_size, bool corrected,
                                       int turn) const {
     const int lane = threadIdx.x % kWarpThreads;
-    float sum;
+    // f32 holds the sums of rows of one block.
+    using Total = std::conditional_t<kExactMean && kCluster, double, float>;
+    const Total total = LanesSum<kValueLanes>(
+        PartSum<Total>(lane / kValueLanes, lane % kValueLanes, kValueLanes, turn));
+    float sum = static_cast<float>(total);
     if constexpr (kExactMean) {
-      const double total = LanesSum<kValueLanes>(
-          PartSum<double>(lane / kValueLanes, lane % kValueLanes, kValueLanes, turn));
-      sum = lane / kValueLanes == 2
-                ? SplitSum::Deviation(total, stats, SplitSum::Shift(stats), hidden_size)
-                : static_cast<float>(total);
-    } else {
-      sum = LanesSum<kValueLanes>(
-          PartSum<float>(lane / kValueLanes, lane % kValueLanes, kValueLanes, turn));
+      if (lane / kValueLanes == 2) {
+        sum = SplitSum::Deviation(total, stats, SplitSum::Shift(stats), hidden_size);
+      }
     }
     RowTotals<float> totals;
     totals.gd = kValues == 1 ? sum : __shfl_sync(kAllLanes, sum, 0);

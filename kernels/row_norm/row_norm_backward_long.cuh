@@ -17,8 +17,8 @@
 
 namespace norm_device {
 
-template <typename X, RowKind kKind, int kGranules, int kTileRows, int kMaxThreads, bool kPlain,
-          typename Launch>
+template <typename X, RowKind kKind, int kGranules, int kTileRows, int kMaxThreads, int kTogether,
+          bool kApart, bool kPlain, typename Launch>
 __global__ void __launch_bounds__(kMaxThreads + kWarpThreads, 1)
     RowBackwardLong(const __grid_constant__ Launch launch) {
 #if __CUDA_ARCH__ >= 900
@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(kMaxThreads + kWarpThreads, 1)
   __shared__ LongShared shared;
   AllowDependentLaunch();
   const auto [p, block] = FindRequest(launch);
-  using Rows = LongRows<X, kKind, kGranules, kTileRows, kPlain>;
+  using Rows = LongRows<X, kKind, kGranules, kTileRows, kTogether, kApart, kPlain>;
   constexpr LongTile kTile = {kGranules, Rows::kRows};
   const LongPlace place(p, block, kTile, kWideElements<X>);
   const uint32_t ring = SharedAddress(dynamic_shared);

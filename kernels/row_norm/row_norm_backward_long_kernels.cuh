@@ -12,11 +12,11 @@ const void* SelectLongTile(int index) {
   const void* kernel = nullptr;
   const auto select = [&]<int kIndex>() {
     constexpr LongTile kTile = kLongTiles[kIndex];
-    if constexpr (LongTileServes(kIndex, static_cast<int>(sizeof(StorageOf<X>)))) {
+    if constexpr (LongTileServes(kIndex, kKind, static_cast<int>(sizeof(StorageOf<X>)))) {
       if (kIndex == index) {
-        kernel =
-            reinterpret_cast<const void*>(&RowBackwardLong<X, kKind, kTile.granules, kTile.rows,
-                                                           kTile.max_threads, kPlain, Launch>);
+        kernel = reinterpret_cast<const void*>(
+            &RowBackwardLong<X, kKind, kTile.granules, kTile.rows, kTile.max_threads,
+                             kTile.together, kTile.apart, kPlain, Launch>);
       }
     }
   };

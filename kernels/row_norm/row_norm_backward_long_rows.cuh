@@ -13,7 +13,8 @@
 namespace norm_device {
 
 /// The warps that compute. kPlain: pointers are aligned and there is no dresidual_sum.
-template <typename X, RowKind kKind, int kGranules, int kTileRows, bool kPlain>
+template <typename X, RowKind kKind, int kGranules, int kTileRows, int kTogether, bool kApart,
+          bool kPlain>
 class LongRows {
  public:
   static constexpr int V = kWideElements<X>;
@@ -112,8 +113,8 @@ class LongRows {
     return sizeof(StorageOf<X>) == sizeof(float) ? SplitSum::Shift(stats) : 0.0F;
   }
 
-  /// A unit arrives, the one before leaves. 16-bit rows that are centred have code apart from the
-  /// loop's.
+  /// A unit arrives, the one before leaves. Rows are centred where the mean's own rounding shows in
+  /// dx or dweight; 16-bit ones that are have code apart from the loop's.
   __device__ void PassUnit(int unit) {
     const bool leaving_centred = centred_;
     centred_ = false;
@@ -135,9 +136,10 @@ class LongRows {
 
   template <bool kCentred>
   __device__ void PassChunks(int unit, bool leaving_centred) {
+    const bool arrives = unit < place_.units;
+    const bool leaves = unit > 0;
     LongSums sums[kRows];
     LongCentre centres[kCentred ? kRows : 1];
-    const bool arrives = unit < place_.units;
     if (kCentred && arrives) {
 #pragma unroll
       for (int r = 0; r < kRows; ++r) {
@@ -148,52 +150,75 @@ class LongRows {
         sums[r].x.sum = centres[r].begin;
       }
     }
-    const bool leaves = unit > 0;
+    LongCoefficients rows[kRows];
+    typename Columns::Terms terms;
 #pragma unroll
-    for (int g = 0; g < kGranules; ++g) {
-      typename Columns::Terms terms;
-#pragma unroll
-      for (int r = 0; r < kRows; ++r) {
-        if (arrives) {
-          if (HasRow(unit, r)) AddUp<kCentred>(unit, g, r, centres[kCentred ? r : 0], sums[r]);
-          if (g == kGranules - 1 && r == kRows - 1) Send<kCentred>(unit, centres, sums);
-        }
-        if (leaves) {
-          if (g == 0 && r == 0) Take<kCentred>(unit - 1, leaving_centred);
-          if (HasRow(unit - 1, r)) {
-            if constexpr (kRows == 1) {
-              Output<kCentred, false>(g, r, columns_.Sums(g));
-            } else if (r == 0) {
-              Output<kCentred, true>(g, r, terms);
-            } else {
-              Output<kCentred, false>(g, r, terms);
-            }
-          }
-          if (kRows > 1 && r == kRows - 1) columns_.Add(g, terms);
-        }
+    for (int first = 0; first < kChunks; first += kTogether) {
+      if (arrives) {
+        AddUp<kCentred>(unit, first, centres, sums);
+        if (first + kTogether >= kChunks) Send<kCentred>(unit, centres, sums);
+      }
+      if (!kApart && leaves) {
+        if (first == 0) Take<kCentred>(unit - 1, leaving_centred, rows);
+        Output<kCentred>(unit - 1, first, rows, terms);
       }
     }
-    if (leaves) {
-      leaving_.place.Advance(p_.stages);
-      leaving_.Begin(ring_, empty_, ChunkOffset(kChunks), kUnitBarrierBytes);
-      dx_ += kRows * row_step_;
+    if (!leaves) return;
+    if (kApart) {
+      Take<kCentred>(unit - 1, leaving_centred, rows);
+#pragma unroll
+      for (int first = 0; first < kChunks; first += kTogether) {
+        Output<kCentred>(unit - 1, first, rows, terms);
+      }
+    }
+    leaving_.place.Advance(p_.stages);
+    leaving_.Begin(ring_, empty_, ChunkOffset(kChunks), kUnitBarrierBytes);
+    dx_ += kRows * row_step_;
+  }
+
+  /// The granules of a chunk that a thread has.
+  struct Chunk {
+    Packed x;
+    Packed dy;
+    Packed added;
+  };
+
+  /// kTogether chunks from `first` on.
+  template <bool kCentred>
+  __device__ void AddUp(int unit, int first, const LongCentre (&centres)[kCentred ? kRows : 1],
+                        LongSums (&sums)[kRows]) {
+    Chunk chunks[kTogether];
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+      if (first + i < kChunks && HasRow(unit, (first + i) % kRows)) {
+        chunks[i] = Arrive(unit, first + i);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+      const int r = (first + i) % kRows;
+      if (first + i < kChunks && HasRow(unit, r)) {
+        columns_.template AddUp<kCentred>((first + i) / kRows, has_last_, chunks[i].x, chunks[i].dy,
+                                          centres[kCentred ? r : 0], sums[r]);
+      }
     }
   }
 
-  template <bool kCentred>
-  __device__ void AddUp(int unit, int g, int r, const LongCentre& centre, LongSums& sums) {
-    const int chunk = g * kRows + r;
-    const int row = unit * kRows + r;
+  /// A chunk, when it is there.
+  __device__ Chunk Arrive(int unit, int chunk) const {
+    const int g = chunk / kRows;
+    const int r = chunk % kRows;
     if (chunk > 0) {
       WaitForBarrier(arriving_.barrier + chunk * kBarrierBytes, arriving_.place.parity);
     }
     if (!kPlain && p_.has_edges) {
-      if (Has(g)) CopyUnaligned(RowOffset(row) + g * chunk_columns(), chunk);
+      if (Has(g)) CopyUnaligned(RowOffset(unit * kRows + r) + g * chunk_columns(), chunk);
       __syncwarp();
     }
-    const Packed x = Load(arriving_, g, r, 0);
-    const Packed dy = Load(arriving_, g, r, 1);
-    columns_.template AddUp<kCentred>(g, has_last_, x, dy, centre, sums);
+    Chunk arrived;
+    arrived.x = Load(arriving_, g, r, 0);
+    arrived.dy = Load(arriving_, g, r, 1);
+    return arrived;
   }
 
   template <bool kCentred>
@@ -240,9 +265,9 @@ class LongRows {
     }
   }
 
-  /// The coefficients of a unit's rows: each lane works them out for one row, of which it has a sum.
+  /// The coefficients of a unit's rows, with rstd 0 of one that has left already: each lane works them out for one row, of which it has a sum.
   template <bool kCentred>
-  __device__ void Take(int unit, bool has_x) {
+  __device__ void Take(int unit, bool has_x, LongCoefficients (&rows)[kRows]) {
     const int turn = unit % Exchange::kTurns;
     exchange_.Wait(unit);
     const int lane = threadIdx.x % kWarpThreads;
@@ -276,7 +301,7 @@ class LongRows {
     const unsigned unfit = ~__ballot_sync(kAllLanes, fits);
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
-      LongCoefficients& row = coefficients_[r];
+      LongCoefficients& row = rows[r];
       const GivenStats given = Stats(unit * kRows + r);
       row.rstd = given.rstd;
       if constexpr (kLayer) {
@@ -297,32 +322,64 @@ class LongRows {
             Stats(unit * kRows + r), !has_terms_, terms_);
         has_terms_ = true;
         ++retakes_;
-        coefficients_[r].rstd = 0.0F;
+        rows[r].rstd = 0.0F;
       }
     }
   }
 
-  template <bool kCentred, bool kFirst>
-  __device__ void Output(int g, int r, typename Columns::Terms& terms) {
-    const Packed x = Load(leaving_, g, r, 0);
-    const Packed dy = Load(leaving_, g, r, 1);
-    Packed added;
-    const bool has_added = !kPlain && p_.ring_tensors > 2;
-    if (has_added) added = Load(leaving_, g, r, 2);
+  /// kTogether chunks from `first` on. `terms`: of the rows of a granule.
+  template <bool kCentred>
+  __device__ void Output(int unit, int first, const LongCoefficients (&rows)[kRows],
+                         typename Columns::Terms& terms) {
+    Chunk chunks[kTogether];
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+      if (first + i < kChunks && HasRow(unit, (first + i) % kRows)) chunks[i] = Leave(first + i);
+    }
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+      const int g = (first + i) / kRows;
+      const int r = (first + i) % kRows;
+      if (first + i >= kChunks) continue;
+      if (HasRow(unit, r)) {
+        if constexpr (kRows == 1) {
+          Output<kCentred, false>(g, r, chunks[i], rows[r], columns_.Sums(g));
+        } else if (r == 0) {
+          Output<kCentred, true>(g, r, chunks[i], rows[r], terms);
+        } else {
+          Output<kCentred, false>(g, r, chunks[i], rows[r], terms);
+        }
+      }
+      if (kRows > 1 && r == kRows - 1) columns_.Add(g, terms);
+    }
+  }
+
+  /// A chunk, whose slot is free then.
+  __device__ Chunk Leave(int chunk) const {
+    const int g = chunk / kRows;
+    const int r = chunk % kRows;
+    Chunk left;
+    left.x = Load(leaving_, g, r, 0);
+    left.dy = Load(leaving_, g, r, 1);
+    if (!kPlain && p_.ring_tensors > 2) left.added = Load(leaving_, g, r, 2);
     if (!kPlain) FenceBeforeBulkCopies();
     __syncwarp();
-    if (leaving_.barrier != 0) {
-      ArriveAtBarrier(leaving_.barrier + (g * kRows + r) * kBarrierBytes);
-    }
-    if (__builtin_expect(coefficients_[r].rstd == 0.0F, 0)) {
+    if (leaving_.barrier != 0) ArriveAtBarrier(leaving_.barrier + chunk * kBarrierBytes);
+    return left;
+  }
+
+  template <bool kCentred, bool kFirst>
+  __device__ void Output(int g, int r, const Chunk& chunk, const LongCoefficients& row,
+                         typename Columns::Terms& terms) {
+    if (__builtin_expect(row.rstd == 0.0F, 0)) {
       if (kFirst) terms.Clear();
       return;
     }
     float dx[V];
-    columns_.template Gradients<kCentred, kFirst>(g, x, dy, coefficients_[r], dx, terms);
-    if (has_added) {
+    columns_.template Gradients<kCentred, kFirst>(g, chunk.x, chunk.dy, row, dx, terms);
+    if (!kPlain && p_.ring_tensors > 2) {
 #pragma unroll
-      for (int v = 0; v < V; ++v) dx[v] += added.Wide(v);
+      for (int v = 0; v < V; ++v) dx[v] += chunk.added.Wide(v);
     }
     const Packed rounded = Packed::Rounded(dx);
     if (Has(g)) {
@@ -362,9 +419,8 @@ class LongRows {
   Columns columns_;
   LongRingUnit arriving_;
   LongRingUnit leaving_;
-  bool centred_ = false;                  // some row of the unit that arrives is
-  LongCoefficients coefficients_[kRows];  // of rows that leave; rstd is 0 if one has left already
-  int retakes_ = 0;                       // rows that CarefulLongRow took
+  bool centred_ = false;  // some row of the unit that arrives is
+  int retakes_ = 0;       // rows that CarefulLongRow took
   bool has_terms_ = false;
   int partial_ = 0;
 };

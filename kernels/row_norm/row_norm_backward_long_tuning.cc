@@ -26,9 +26,9 @@ struct Choice {
   int least_blocks;
   int most_blocks;
 };
-/// In order of preference: few partial rows against many multiprocessors.
-constexpr Choice k16BitChoices[] = {{0, 4, 4}, {3, 2, 8}, {4, 8, 16}};
-constexpr Choice kF32Choices[] = {{2, 2, 2}, {3, 4, 4}, {4, 2, 16}};
+/// In order of preference.
+constexpr Choice k16BitChoices[] = {{0, 1, 1}, {1, 2, 8}, {2, 1, 16}};
+constexpr Choice kF32Choices[] = {{0, 1, 2}, {1, 4, 4}, {2, 2, 16}};
 
 /// Clusters that fit a device at once; see ResidentClusters of the forward rings.
 int64_t ResidentClusters(DeviceTraits device, int blocks) {
@@ -38,11 +38,11 @@ int64_t ResidentClusters(DeviceTraits device, int blocks) {
 
 int64_t RoundUp(int64_t a, int64_t b) { return (a + b - 1) / b * b; }
 
-/// False where a thread would lack more than its last granule, or two units of rows do not fit the
-/// ring: the one that leaves and the one that arrives.
+/// False where a thread would lack more than its last granule, or too few units of rows fit the ring.
 bool UseLong(int tile_index, int row_granules, int blocks, RowKind kind, int element_bytes,
              int ring_tensors, DeviceTraits device, RowBackwardPlan& plan) {
   const LongTile tile = norm_device::kLongTiles[tile_index];
+  if (!norm_device::LongTileServes(tile_index, kind, element_bytes)) return false;
   const RingShape shape({tile.granules, 1, tile.max_threads}, row_granules, blocks);
   if (shape.threads > tile.max_threads ||
       shape.threads * (tile.granules - 1) > row_granules / blocks) {
@@ -66,8 +66,7 @@ bool UseLong(int tile_index, int row_granules, int blocks, RowKind kind, int ele
   const int chunks = tile.granules * tile.rows;
   const int64_t unit_bytes = chunks * ring_tensors * tensor_bytes;
   const int64_t units = std::min<int64_t>(budget / unit_bytes, norm_device::kMaxLongSlots / chunks);
-  constexpr int kMinUnits = 2;
-  if (units < kMinUnits) return false;
+  if (units < norm_device::LeastLongUnits(tile)) return false;
   plan.method = norm_device::RowBackwardMethod::kLong;
   plan.threads = shape.LaunchThreads();
   plan.pipelined = true;

@@ -30,7 +30,6 @@ struct SplitSum {
   }
   /// n of the x of a row add up to at most n * |mean - shift| + sqrt(n * hidden_size) / rstd.
   __device__ static float Begin(const GivenStats& stats, float shift) {
-    constexpr float kTimes = 8192.0F;
     const float most = kTimes * (fabsf(stats.mean - shift) + __fdividef(1.0F, stats.rstd));
     return __uint_as_float((__float_as_uint(most) + 0x007fffffU) & 0x7f800000U);
   }
@@ -39,12 +38,17 @@ struct SplitSum {
     lost += term - (next - sum);
     sum = next;
   }
-  /// The sum of x - mean, but for what is lost, from the row's sum of x - shift.
-  __device__ static float Deviation(double total, const GivenStats& stats, float shift,
+  /// The sum of x - mean, but for what is lost, from the row's sum of x - shift. f32 holds that of a
+  /// row of no more than kTimes elements.
+  template <typename A>
+  __device__ static float Deviation(A total, const GivenStats& stats, float shift,
                                     int64_t hidden_size) {
     return static_cast<float>(
-        fma(-static_cast<double>(hidden_size), static_cast<double>(stats.mean - shift), total));
+        fma(-static_cast<A>(hidden_size), static_cast<A>(stats.mean - shift), total));
   }
+
+ private:
+  static constexpr float kTimes = 8192.0F;
 };
 
 }  // namespace norm_device

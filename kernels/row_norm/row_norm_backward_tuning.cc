@@ -187,7 +187,8 @@ bool PlanBlocks(const Row& row, int cluster_blocks, int resident, bool relaxed,
   constexpr int kPipelinedStages = 3;
   const bool cluster = cluster_blocks > 1;
   plan.method = cluster ? RowBackwardMethod::kCluster : RowBackwardMethod::kBlock;
-  plan.granules = norm_device::BlockGranules(row.element_bytes(), row.wide, row.hidden_size);
+  plan.granules =
+      norm_device::BlockGranules(row.kind, row.element_bytes(), row.wide, row.hidden_size);
   plan.cluster_blocks = cluster_blocks;
   const int64_t granules = CeilDiv(row.granules(), cluster_blocks);
   const int64_t threads = RoundUp(CeilDiv(granules, plan.granules), kWarpThreads);

@@ -107,14 +107,14 @@ void CheckGroups(const RowBackwardPlan& plan, int64_t hidden_size, DType dtype, 
 void CheckLongPlan(const RowBackwardPlan& plan, int64_t hidden_size, DType dtype, RowKind kind,
                    int ring_tensors) {
   const norm_device::LongTile tile = norm_device::kLongTiles[plan.granules];
-  EXPECT_TRUE(norm_device::LongTileServes(plan.granules, static_cast<int>(DTypeSize(dtype))));
+  EXPECT_TRUE(norm_device::LongTileServes(plan.granules, kind, static_cast<int>(DTypeSize(dtype))));
   const int64_t threads = plan.tensor_bytes / 16;
   const int64_t row_granules = hidden_size * static_cast<int64_t>(DTypeSize(dtype)) / 16;
   EXPECT_LE(threads, plan.threads - 32);
   EXPECT_GT(threads, plan.threads - 64);
   EXPECT_LE(threads * (tile.granules - 1), row_granules / plan.cluster_blocks);
   EXPECT_LE(threads, tile.max_threads);
-  EXPECT_GE(plan.stages, 2);
+  EXPECT_GE(plan.stages, norm_device::LeastLongUnits(tile));
   EXPECT_EQ(plan.rows_per_block, tile.rows);
   const int slots = plan.stages * tile.granules * tile.rows;
   EXPECT_LE(slots, norm_device::kMaxLongSlots);
