@@ -9,19 +9,9 @@
 
 #include "primitives/element_access.cuh"
 #include "row_norm/row_norm_backward_device.h"
+#include "row_norm/row_norm_backward_mean.cuh"
 
 namespace norm_device {
-
-/// The statistics of a row as they were given.
-struct GivenStats {
-  float mean = 0.0F;
-  float rstd = 0.0F;
-};
-
-/// Whether the mean's own rounding shows in h: then the row is centred twice.
-__device__ inline bool MeanNeedsCorrection(const GivenStats& stats) {
-  return !(fabsf(stats.mean * stats.rstd) < 1.0F);
-}
 
 /// Sums over a row.
 template <typename A>
@@ -312,32 +302,17 @@ class ThreadColumns {
     }
   }
 
-  /// Sum of d as f64 holds it.
-  __device__ double ExactDeviation(const char* x, const GivenStats& stats) const {
-    double sum = 0.0;
-#pragma unroll
-    for (int i = 0; i < kGranules; ++i) {
-      const int column = Column(i * V);
-      if (!Holds(column)) continue;
-      const Staged values = Staged::template Load<kAligned>(x, column);
-#pragma unroll
-      for (int v = 0; v < V; ++v) {
-        sum += static_cast<double>(values.Wide(v)) - static_cast<double>(stats.mean);
-      }
-    }
-    return sum;
-  }
-
   /// A row's elements between its passes.
   struct Held {
     Staged x[kGranules];
     Staged dy[kGranules];
   };
 
-  /// First pass.
-  template <bool kCorrected>
+  /// First pass. kExact: also adds x - shift to `exact`.
+  template <bool kCorrected, bool kExact = false>
   __device__ RowTotals<float> Sums(const char* x, const char* dy, const GivenStats& stats,
-                                   Held& held) const {
+                                   Held& held, float shift = 0.0F,
+                                   SplitSum* exact = nullptr) const {
     RowTotals<float> sums;
 #pragma unroll
     for (int i = 0; i < kGranules; ++i) {
@@ -349,6 +324,7 @@ class ThreadColumns {
         for (int v = 0; v < V; ++v) {
           const float g = held.dy[i].Wide(v) * scale_[i * V + v];
           float d = held.x[i].Wide(v);
+          if constexpr (kExact) exact->Add(d - shift);
           if (kKind == RowKind::kLayer) d -= stats.mean;
           sums.gd = fmaf(g, d, sums.gd);
           if (kKind == RowKind::kLayer) {

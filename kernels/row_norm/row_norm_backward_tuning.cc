@@ -187,7 +187,8 @@ bool PlanBlocks(const Row& row, int cluster_blocks, int resident, bool relaxed,
   constexpr int kPipelinedStages = 3;
   const bool cluster = cluster_blocks > 1;
   plan.method = cluster ? RowBackwardMethod::kCluster : RowBackwardMethod::kBlock;
-  plan.granules = norm_device::BlockGranules(row.element_bytes(), row.wide, row.hidden_size);
+  plan.granules =
+      norm_device::BlockGranules(row.kind, row.element_bytes(), row.wide, row.hidden_size);
   plan.cluster_blocks = cluster_blocks;
   const int64_t granules = CeilDiv(row.granules(), cluster_blocks);
   const int64_t threads = RoundUp(CeilDiv(granules, plan.granules), kWarpThreads);
@@ -278,6 +279,7 @@ RowBackwardLaunch LaunchRowBackward(const RowBackwardPlan& plan, int64_t rows, b
   // Groups and warps are many: rows are spread over blocks first.
   int rows_of_block = plan.rows_per_block;
   if (plan.method == RowBackwardMethod::kTiles) rows_of_block = plan.tile_rows;
+  if (plan.method == RowBackwardMethod::kLong) rows_of_block = 1;
   if (plan.method == RowBackwardMethod::kGroups && !launch.direct) rows_of_block = 1;
   launch.row_blocks = std::min(plan.max_row_blocks, CeilDiv(rows, rows_of_block));
   launch.config.blocks_x = launch.row_blocks * plan.cluster_blocks;
