@@ -9,7 +9,7 @@
 
 #include "row_norm/row_norm_backward_exchange.cuh"
 #include "row_norm/row_norm_backward_ring.cuh"
-#include "row_norm/row_norm_backward_rows.cuh"
+#include "row_norm/row_norm_backward_thread_columns.cuh"
 
 namespace norm_device {
 

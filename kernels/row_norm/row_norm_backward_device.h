@@ -7,6 +7,7 @@
 
 #include "dispatch/segment_table.h"
 #include "row_norm/row_norm_device.h"
+#include "row_norm/row_norm_finalize_device.h"
 
 namespace norm_device {
 
@@ -68,8 +69,8 @@ struct RingBackwardParams {
   float* dweight_partials;  // [chunks * row blocks, hidden_size]; null: not wanted
   float* dbias_partials;
   double* strip_totals;  // kStrips: sums of blocks, where one takes many rows; else null
-  void* dweight;  // group kernel: one block writes the sums themselves; null where partial rows are
-  void* dbias;    // finalized
+  void* dweight;         // the sums themselves, by this launch; null where another one finalizes
+  void* dbias;
   int64_t rows;
   int64_t hidden_size;
   int64_t row_blocks;  // blocks (clusters) that rows are dealt out to in turn
@@ -135,38 +136,9 @@ struct ColumnParams {
   bool aligned;
 };
 
-/// Adds up partials in order: gradient[h] = sum_p partials[p, h]. Zero partials give zeros.
-struct FinalizeParams {
-  const void* dweight_partials;  // f32 or f64
-  const void* dbias_partials;
-  void* dweight;
-  void* dbias;
-  int64_t partials;
-  int64_t hidden_size;
-};
-
-/// A segment has the blocks it would have alone.
-using FinalizeSegments = SegmentTable<FinalizeParams, 64>;
-static_assert(sizeof(FinalizeSegments) <= kMaxKernelParameterBytes);
-
 inline constexpr int kStatisticsMaxThreads = 512;
 inline constexpr int kColumnThreadsX = 32;  // column granules of a block of the column kernel
 inline constexpr int kColumnThreadsY = 8;
-inline constexpr int kFinalizeThreads = 256;
-
-/// How a block of the finalize kernel divides columns and partial rows.
-struct FinalizeShape {
-  int columns;  // of a thread: consecutive ones
-  int lanes;    // that have other columns; the other threads have other partial rows
-
-  constexpr int block_columns() const { return columns * lanes; }
-};
-constexpr FinalizeShape FinalizeShapeOf(int64_t hidden_size, bool partials_are_f64) {
-  // Short rows: many small blocks keep the device busy; long ones: few that read long pieces.
-  constexpr int64_t kLongRow = 16384;
-  if (partials_are_f64 || hidden_size % 4 != 0) return {1, 32};
-  return {4, hidden_size < kLongRow ? 8 : hidden_size < 2 * kLongRow ? 16 : 32};
-}
 
 /// Mean and rstd of rows, for the ring kernels where the caller has none.
 struct RowStatisticsParams {
@@ -179,7 +151,7 @@ struct RowStatisticsParams {
   bool aligned;
 };
 
-inline constexpr int kMaxGroups = 8;        // of a block of the group kernel
+inline constexpr int kMaxGroups = 7;        // of a block of the group kernel
 inline constexpr int kMaxGroupStages = 32;  // of all its groups
 inline constexpr int kMaxGroupWarps = 16;   // of all its groups
 

@@ -40,8 +40,9 @@ struct RowBackwardPlan {
   int rows_per_block = 1;      // kTiles: of one stage of each warp; kGroups: of one of each group
   int64_t max_row_blocks = 1;  // blocks, or clusters
   int strip_groups = 1;        // kStrips: groups of a block that take rows in turn
-  int64_t strip_total_bytes = 0;  // kStrips: of a block's sums in global memory
-  int direct_rows = 0;            // kGroups: most rows of a request that need no partial rows
+  int64_t strip_total_bytes = 0;    // kStrips: of a block's sums in global memory
+  bool finalizes_in_place = false;  // kGroups, kTiles: a launch alone adds its partial rows up
+  int direct_rows = 0;              // kGroups: most rows of a request that need no partial rows
 
   bool UsesRing() const {
     return method == norm_device::RowBackwardMethod::kTiles ||

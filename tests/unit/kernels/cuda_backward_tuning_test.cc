@@ -239,6 +239,26 @@ TEST_P(RowBackwardTuningTest, FewRowsNeedNoPartialRowsWhereDweightIsWanted) {
   EXPECT_EQ(launch(8192, true).config.blocks_x, GetParam().sm_count);
 }
 
+TEST_P(RowBackwardTuningTest, LaunchesThatFinalizeInPlaceAreResidentAndHoldTheScratch) {
+  ForEachPlan([&](const RowBackwardPlan& plan, int64_t hidden_size, DType, RowKind, int) {
+    EXPECT_FALSE(LaunchRowBackward(plan, 70000, false).config.cooperative);
+    EXPECT_EQ(LaunchRowBackward(plan, 70000, true).config.cooperative, plan.finalizes_in_place);
+    EXPECT_FALSE(LaunchRowBackward(plan, 1, true).direct &&
+                 LaunchRowBackward(plan, 1, true).config.cooperative);
+    if (!plan.finalizes_in_place) return;
+    EXPECT_TRUE(plan.method == RowBackwardMethod::kTiles ||
+                plan.method == RowBackwardMethod::kGroups);
+    EXPECT_LE(plan.max_row_blocks, GetParam().sm_count);
+    // The threads and columns of a slice are those of the finalize kernel, which segments take.
+    const norm_device::FinalizeShape shape = norm_device::FinalizeShapeOf(hidden_size, false);
+    EXPECT_EQ(shape.columns, norm_device::kGridFinalizeShape.columns);
+    EXPECT_EQ(shape.lanes, norm_device::kGridFinalizeShape.lanes);
+    EXPECT_EQ(shape.threads, norm_device::kGridFinalizeThreads);
+    EXPECT_GE(plan.threads, norm_device::kGridFinalizeThreads);
+    EXPECT_GE(plan.shared_bytes, int64_t{plan.threads} * norm_device::kGridFinalizeDoubles * 8);
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(Devices, RowBackwardTuningTest, ::testing::ValuesIn(kDevices),
                          [](const auto& named) {
                            return "sm_" + std::to_string(named.param.compute_capability);
@@ -284,11 +304,11 @@ TEST(FinalizeTuningTest, EveryColumnHasAThread) {
     for (int64_t hidden_size : HiddenSizes()) {
       const norm_device::FinalizeShape shape =
           norm_device::FinalizeShapeOf(hidden_size, partials_are_f64);
-      EXPECT_EQ(norm_device::kFinalizeThreads % shape.lanes, 0);
+      EXPECT_EQ(shape.threads % shape.lanes, 0);
       EXPECT_EQ(hidden_size % shape.columns, 0);
       // Threads of a column share its partial rows out evenly.
-      EXPECT_EQ(norm_device::kFinalizeThreads / shape.lanes % shape.columns, 0);
-      EXPECT_LE(norm_device::kFinalizeThreads / shape.block_columns(), 32);
+      EXPECT_EQ(shape.threads / shape.lanes % shape.columns, 0);
+      EXPECT_LE(shape.threads / shape.block_columns(), 32);
     }
   }
 }
