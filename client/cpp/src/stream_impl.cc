@@ -1,6 +1,7 @@
 #include "stream_impl.h"
 
 #include <algorithm>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -16,18 +17,32 @@ namespace {
 
 constexpr char kMethod[] = "/norm.v1.NormalizationService/NormalizeStream";
 
+template <typename Result>
+absl::StatusOr<Result> WithSize(absl::StatusOr<Result> result, const grpc::ByteBuffer& message) {
+  if (result.ok()) result->message_bytes = static_cast<int64_t>(message.Length());
+  return result;
+}
+
 }  // namespace
 
 NormalizeStream::Impl::Impl(std::shared_ptr<grpc::Channel> channel, const StreamOptions& options)
     : max_unsent_bytes_(options.max_unsent_bytes), channel_(std::move(channel)) {
   grpc::GenericStub stub(channel_);
   call_ = stub.PrepareCall(&context_, kMethod, &queue_);
+  try {
+    thread_ = std::thread([this] { Run(); });
+  } catch (const std::system_error& error) {
+    absl::MutexLock lock(&mutex_);
+    closed_ = true;
+    final_status_ = absl::ResourceExhaustedError(
+        absl::StrCat("no thread can be started for it: ", error.what()));
+    return;
+  }
   {
     absl::MutexLock lock(&mutex_);
     ++outstanding_;
   }
   call_->StartCall(reinterpret_cast<void*>(kStarted));
-  thread_ = std::thread([this] { Run(); });
 }
 
 NormalizeStream::Impl::~Impl() {
@@ -38,7 +53,7 @@ NormalizeStream::Impl::~Impl() {
       context_.TryCancel();
     }
   }
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 void NormalizeStream::Impl::Fail(const Callback& done, const absl::Status& status) {
@@ -256,9 +271,11 @@ void NormalizeStream::Impl::Complete(const grpc::ByteBuffer& buffer) {
   if (absl::Status status = ToAbslStatus(response.status()); !status.ok())
     return Fail(done, status);
   if (const ForwardCallback* forward = std::get_if<ForwardCallback>(&done)) {
-    if (response.has_forward()) return (*forward)(Decode(received, response.forward()));
+    if (response.has_forward())
+      return (*forward)(WithSize(Decode(received, response.forward()), buffer));
   } else if (response.has_backward()) {
-    return std::get<BackwardCallback>(done)(Decode(received, response.backward()));
+    return std::get<BackwardCallback>(done)(
+        WithSize(Decode(received, response.backward()), buffer));
   }
   Fail(done, absl::InternalError("the server answered with the result of another direction"));
 }

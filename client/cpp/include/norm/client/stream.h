@@ -31,7 +31,8 @@ struct StreamOptions {
 /// Threads:    every method may be called from several threads at once. Callbacks run one at a time
 /// on the thread that the
 ///             stream owns; they may submit, and must not call Finish or destroy the stream.
-/// Ownership:  joins its thread on destruction, after every completion was delivered.
+/// Ownership:  joins its thread on destruction, after every completion was delivered. Where no thread
+///             can be started every request completes with UNAVAILABLE, and Finish says why.
 class NormalizeStream {
  public:
   using ForwardCallback = std::function<void(absl::StatusOr<ForwardResult>)>;
