@@ -78,6 +78,7 @@ TEST_F(ServicesTest, StatisticsCountWhatWasServed) {
     ASSERT_TRUE(norm_stub->Normalize(&context, CanaryRequest(), &response).ok());
     EXPECT_EQ(response.timing().device(), "cpu");
     EXPECT_GT(response.timing().total_us(), 0);
+    EXPECT_GT(response.timing().decode_us(), 0);
     EXPECT_EQ(response.timing().batch_requests(), 1);
     EXPECT_EQ(response.timing().batch_rows(), 1);
     EXPECT_GE(response.timing().total_us(),

@@ -19,7 +19,11 @@ absl::StatusOr<grpc::ByteBuffer> EncodeAs(const Request& request) {
 
 }  // namespace
 
-EncodedRequest::EncodedRequest() : message_(std::make_shared<const Message>()) {}
+EncodedRequest::EncodedRequest() {
+  // A buffer without a slice is none to gRPC.
+  const grpc::Slice nothing;
+  message_ = std::make_shared<const Message>(Message{grpc::ByteBuffer(&nothing, 1)});
+}
 EncodedRequest::EncodedRequest(std::shared_ptr<const Message> message)
     : message_(std::move(message)) {}
 
