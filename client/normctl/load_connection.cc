@@ -40,8 +40,9 @@ class UnaryConnection final : public LoadConnection {
 
 class StreamConnection final : public LoadConnection {
  public:
-  StreamConnection(client::Client& client, const std::vector<PreparedCase>& cases)
-      : stream_(client.OpenStream()), cases_(cases) {}
+  StreamConnection(std::unique_ptr<client::NormalizeStream> stream,
+                   const std::vector<PreparedCase>& cases)
+      : stream_(std::move(stream)), cases_(cases) {}
 
   absl::StatusOr<LoadReply> Send(size_t case_index, int64_t ordinal,
                                  absl::Duration timeout) override {
@@ -87,11 +88,12 @@ class EchoConnection final : public LoadConnection {
 
 }  // namespace
 
-std::unique_ptr<LoadConnection> OpenConnection(client::Client& client,
-                                               const std::vector<PreparedCase>& cases,
-                                               LoadTransport transport) {
-  if (transport == LoadTransport::kStream) return std::make_unique<StreamConnection>(client, cases);
-  return std::make_unique<UnaryConnection>(client, cases);
+absl::StatusOr<std::unique_ptr<LoadConnection>> OpenConnection(
+    client::Client& client, const std::vector<PreparedCase>& cases, LoadTransport transport) {
+  if (transport == LoadTransport::kUnary) return std::make_unique<UnaryConnection>(client, cases);
+  std::unique_ptr<client::NormalizeStream> stream = client.OpenStream();
+  if (absl::Status status = stream->status(); !status.ok()) return status;
+  return std::make_unique<StreamConnection>(std::move(stream), cases);
 }
 
 std::unique_ptr<LoadConnection> OpenEcho(client::Client& client,

@@ -30,10 +30,10 @@ class LoadConnection {
                                          absl::Duration timeout) = 0;
 };
 
-/// Requests of `cases` over `transport`. Ownership: borrows both.
-std::unique_ptr<LoadConnection> OpenConnection(client::Client& client,
-                                               const std::vector<PreparedCase>& cases,
-                                               LoadTransport transport);
+/// Requests of `cases` over `transport`. Ownership: borrows client and cases. Errors: UNAVAILABLE
+/// where a stream cannot be opened.
+absl::StatusOr<std::unique_ptr<LoadConnection>> OpenConnection(
+    client::Client& client, const std::vector<PreparedCase>& cases, LoadTransport transport);
 
 /// Echoes of the same requests, each with a response of as many bytes as
 /// `response_bytes[case_index]`; or of messages without bytes.

@@ -87,7 +87,10 @@ class LoadSession::Impl {
       server_version_ = info->version;
       for (const client::DeviceInfo& device : info->devices) devices_.push_back(device.name);
     }
-    connections_.push_back(OpenConnection(**client, cases_, options_.transport));
+    absl::StatusOr<std::unique_ptr<LoadConnection>> connection =
+        OpenConnection(**client, cases_, options_.transport);
+    if (!connection.ok()) return connection.status();
+    connections_.push_back(*std::move(connection));
     if (options_.echo.has_value())
       echoes_.push_back(OpenEcho(**client, cases_, *options_.echo, response_bytes_));
     clients_.push_back(*std::move(client));

@@ -67,7 +67,7 @@ def draw(pyplot, sweeps, out):
         rates, latencies = echo_curve(report["points"], "p50")
         if rates:
             axes.plot(rates, latencies, "-", color=colour, alpha=0.4, linewidth=1.0,
-                      label=f"echo of {report['options']['echo']} messages, p50")
+                      label=f"--echo={report['options']['echo']}, p50")
         axes.axvline(report["peak"]["requests_per_second"], color=colour, linewidth=0.8, linestyle="-.")
     axes.set_yscale("log")
     axes.set_xlim(left=0)
@@ -76,7 +76,7 @@ def draw(pyplot, sweeps, out):
     report = sweeps[0][1]
     axes.set_title(f"normd {report['server_version']} on {' '.join(report['devices'])}, "
                    f"{report['options']['connections']} connections x {report['options']['in_flight']} in flight")
-    axes.legend(fontsize=7.5)
+    axes.legend(fontsize=7.5, loc="upper left")
     figure.savefig(out, bbox_inches="tight", format="svg", metadata={"Date": None})
     pyplot.close(figure)
     # matplotlib ends lines with blanks.

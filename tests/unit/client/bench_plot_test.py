@@ -71,7 +71,7 @@ class BenchPlotTest(unittest.TestCase):
             bench_plot.main([one, two, "--out", str(out)])
         self.assertEqual(printed.getvalue(), f"{out}\n")
         svg = out.read_text()
-        for text in ("one: rms_norm forward 4x4096 bf16, unary, p99.9", "two: rms_norm forward", "echo of same messages",
+        for text in ("one: rms_norm forward 4x4096 bf16, unary, p99.9", "two: rms_norm forward", "--echo=same, p50",
                      "normd 1.2.3 on cpu, 4 connections x 8 in flight", "requests/s answered"):
             self.assertIn(text, svg)
         first = svg

@@ -32,7 +32,7 @@ struct StreamOptions {
 /// on the thread that the
 ///             stream owns; they may submit, and must not call Finish or destroy the stream.
 /// Ownership:  joins its thread on destruction, after every completion was delivered. Where no thread
-///             can be started every request completes with UNAVAILABLE, and Finish says why.
+///             can be started every request completes with UNAVAILABLE; status() says why.
 class NormalizeStream {
  public:
   using ForwardCallback = std::function<void(absl::StatusOr<ForwardResult>)>;
@@ -58,6 +58,9 @@ class NormalizeStream {
   /// Errors: the stream's final status, DEADLINE_EXCEEDED when that took longer than `timeout` (the
   /// stream is then cancelled).
   absl::Status Finish(absl::Duration timeout);
+
+  /// OK while the stream takes requests; then what a request would be told.
+  absl::Status status() const;
 
   /// Requests submitted and not completed.
   int64_t in_flight() const;
