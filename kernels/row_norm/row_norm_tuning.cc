@@ -133,16 +133,14 @@ LaunchConfig PlainRowsLaunch(const RowForwardPlan& plan, int64_t rows, DType dty
   const int bytes = static_cast<int>(DTypeSize(dtype));
   if (!norm_device::HasLaneRowsKernel(plan.method, bytes)) return RowForwardLaunch(plan, rows);
   // Groups of rows that the same threads own.
-  return RowForwardLaunch(plan, CeilDiv(rows, norm_device::LaneRowsTogether(plan.method, bytes)));
+  return RowForwardLaunch(plan, CeilDiv(rows, norm_device::LaneRowsTogether(bytes)));
 }
 
 int FewRowsBlocks(const RowForwardPlan& plan, int64_t rows, bool in_place, DType dtype,
                   DeviceTraits device) {
   const int blocks = SpreadRowBlocks(plan.method, static_cast<int>(DTypeSize(dtype)));
   if (blocks == 0 || !plan.wide || rows > device.sm_count) return 0;
-  // More of them read rows again more slowly than they write their shares sooner.
-  const int64_t most_spread = device.sm_count / 4;
-  return !in_place && rows * blocks <= most_spread ? blocks : 1;
+  return !in_place && rows * blocks <= device.sm_count ? blocks : 1;
 }
 
 LaunchConfig FewRowsLaunch(const RowForwardPlan& plan, int64_t rows, int blocks) {

@@ -165,7 +165,7 @@ TEST(RowNormTuningTest, PlainRowsInLanesHaveEnoughBlocks) {
       const int bytes = static_cast<int>(DTypeSize(dtype));
       const bool lanes = norm_device::HasLaneRowsKernel(plan.method, bytes);
       const int rows_of_block =
-          plan.rows_per_block * (lanes ? norm_device::LaneRowsTogether(plan.method, bytes) : 1);
+          plan.rows_per_block * (lanes ? norm_device::LaneRowsTogether(bytes) : 1);
       for (int64_t rows : {1, 2, 7, 64, 65, 65536, 131071}) {
         const LaunchConfig launch = PlainRowsLaunch(plan, rows, dtype);
         EXPECT_GE(launch.blocks_x * rows_of_block, rows);
