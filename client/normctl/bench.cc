@@ -1,15 +1,24 @@
+#include <algorithm>
 #include <cstddef>
 #include <iostream>
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "CLI/CLI.hpp"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "absl/types/span.h"
 #include "client/normctl/commands.h"
+#include "client/normctl/load_json.h"
+#include "client/normctl/load_mix.h"
 #include "client/normctl/load_options.h"
 #include "client/normctl/load_report.h"
 #include "client/normctl/load_run.h"
+#include "client/normctl/load_sweep.h"
+#include "client/normctl/progress_line.h"
 #include "client/normctl/server_flags.h"
 #include "client/tensor_file/regular_file.h"
 
@@ -17,15 +26,29 @@ namespace norm::normctl {
 namespace {
 
 const std::map<std::string, Op> kOps = {{OpName(Op::kRmsNorm), Op::kRmsNorm},
-                                        {OpName(Op::kLayerNorm), Op::kLayerNorm}};
+                                        {OpName(Op::kLayerNorm), Op::kLayerNorm},
+                                        {OpName(Op::kBatchNorm), Op::kBatchNorm}};
+const std::map<std::string, Direction> kDirections = {
+    {DirectionName(Direction::kForward), Direction::kForward},
+    {DirectionName(Direction::kBackward), Direction::kBackward}};
 const std::map<std::string, DType> kDTypes = {{DTypeName(DType::kF32), DType::kF32},
                                               {DTypeName(DType::kF16), DType::kF16},
-                                              {DTypeName(DType::kBF16), DType::kBF16}};
+                                              {DTypeName(DType::kBF16), DType::kBF16},
+                                              {DTypeName(DType::kF64), DType::kF64}};
+const std::map<std::string, LoadTransport> kTransports = {
+    {LoadTransportName(LoadTransport::kUnary), LoadTransport::kUnary},
+    {LoadTransportName(LoadTransport::kStream), LoadTransport::kStream}};
+const std::map<std::string, EchoSize> kEchoSizes = {
+    {EchoSizeName(EchoSize::kSame), EchoSize::kSame},
+    {EchoSizeName(EchoSize::kEmpty), EchoSize::kEmpty}};
 
 struct BenchFlags {
   ServerFlags server;
   LoadOptions load;
-  std::string json;  // file, "-" for stdout, or empty
+  bool sweep = false;
+  std::vector<double> rates;  // of a sweep
+  std::string echo;           // "same", "empty" or empty
+  std::string json;           // file, "-" for stdout, or empty
 };
 
 void ThrowUnlessOk(const absl::Status& status) {
@@ -37,64 +60,139 @@ absl::Status WriteText(const std::string& path, const std::string& text) {
       path, {absl::MakeConstSpan(reinterpret_cast<const std::byte*>(text.data()), text.size())});
 }
 
-ExitCode RunBench(const BenchFlags& flags) {
-  LoadOptions options = flags.load;
-  options.server = flags.server.server;
-  options.timeout = flags.server.timeout;
-  ThrowUnlessOk(Validate(options));
-  const absl::StatusOr<LoadOutcome> outcome = RunLoad(options);
-  if (!outcome.ok()) return ReportError(outcome.status());
-  std::cout << (flags.json == "-" ? LoadJson(options, *outcome) : LoadTable(options, *outcome))
-            << std::flush;
-  if (!flags.json.empty() && flags.json != "-") {
-    if (absl::Status status = WriteText(flags.json, LoadJson(options, *outcome)); !status.ok())
-      return ReportError(status);
+/// To stdout the table, or the JSON where the file is "-"; to another file the JSON.
+ExitCode Publish(const BenchFlags& flags, const std::string& table, const std::string& json) {
+  std::cout << (flags.json == "-" ? json : table) << std::flush;
+  if (flags.json.empty() || flags.json == "-") return kSuccess;
+  if (absl::Status status = WriteText(flags.json, json); !status.ok()) return ReportError(status);
+  return kSuccess;
+}
+
+ExitCode RunOnce(const BenchFlags& flags, const LoadOptions& options, LoadSession& session,
+                 LoadProgress& progress) {
+  const ServerIdentity server{session.server_version(), session.devices()};
+  absl::StatusOr<LoadResult> result = absl::UnknownError("not run");
+  {
+    const ProgressLine line([&progress](absl::Duration) { return progress.Describe(absl::Now()); });
+    result = session.Run(options.rate, "", progress);
   }
-  if (outcome->completed > 0) return kSuccess;
+  if (!result.ok()) return ReportError(result.status());
+  const ExitCode published =
+      Publish(flags, LoadTable(options, server, *result), LoadJson(options, server, *result));
+  if (published != kSuccess || result->load.all.counts.completed > 0) return published;
   return ReportError(
-      outcome->first_error.ok()
+      result->load.first_error.ok()
           ? absl::DeadlineExceededError(
                 "no request began within --duration: those before were not answered in time")
-          : outcome->first_error);
+          : result->load.first_error);
+}
+
+ExitCode RunRates(const BenchFlags& flags, const LoadOptions& options, LoadSession& session,
+                  LoadProgress& progress) {
+  const ServerIdentity server{session.server_version(), session.devices()};
+  absl::StatusOr<SweepResult> result = absl::UnknownError("not run");
+  {
+    const ProgressLine line([&progress](absl::Duration) { return progress.Describe(absl::Now()); });
+    result = RunSweep(session, options, flags.rates, progress);
+  }
+  if (!result.ok()) return ReportError(result.status());
+  return Publish(flags, SweepTable(options, server, *result), SweepJson(options, server, *result));
+}
+
+ExitCode RunBench(const BenchFlags& original) {
+  BenchFlags flags = original;
+  LoadOptions& options = flags.load;
+  options.server = flags.server.server;
+  options.timeout = flags.server.timeout;
+  if (!flags.echo.empty()) options.echo = kEchoSizes.at(flags.echo);
+  if (!options.mix.empty()) {
+    absl::StatusOr<std::vector<LoadCase>> cases = ReadLoadMix(options.mix);
+    if (!cases.ok()) return ReportError(cases.status());
+    options.cases = *std::move(cases);
+  } else if (absl::Status status = Validate(options.cases[0]); !status.ok()) {
+    throw CLI::ValidationError(absl::StrCat("--", status.message()));
+  }
+  ThrowUnlessOk(Validate(options));
+  std::sort(flags.rates.begin(), flags.rates.end());
+  for (const double rate : flags.rates)
+    ThrowUnlessOk(CheckRate("--rates", rate, options.duration_seconds));
+  absl::StatusOr<std::unique_ptr<LoadSession>> session = LoadSession::Open(options);
+  if (!session.ok()) return ReportError(session.status());
+  LoadProgress progress;
+  return flags.sweep ? RunRates(flags, options, **session, progress)
+                     : RunOnce(flags, options, **session, progress);
+}
+
+/// --name WORD, one of `words`.
+template <typename Value>
+CLI::Option* AddWord(CLI::App* command, const std::string& name,
+                     const std::map<std::string, Value>& words, Value* value,
+                     const std::string& help) {
+  return command
+      ->add_option_function<std::string>(
+          name, [&words, value](const std::string& word) { *value = words.at(word); }, help)
+      ->check(CLI::IsMember(words));
+}
+
+void AddWhat(CLI::App* command, LoadOptions* load) {
+  LoadCase* load_case = &load->cases[0];
+  CLI::Option* mix = command->add_option("--mix", load->mix,
+                                         "File of what to call, a case a line: op=... shape=... "
+                                         "dtype=... and more (README.md)");
+  AddWord(command, "--op", kOps, &load_case->op, "What to call [rms_norm]")->excludes(mix);
+  AddWord(command, "--direction", kDirections, &load_case->direction, "[forward]")->excludes(mix);
+  command
+      ->add_option_function<std::string>(
+          "--shape",
+          [load_case](const std::string& text) {
+            const absl::StatusOr<std::vector<int64_t>> shape = ParseShape(text);
+            if (!shape.ok())
+              throw CLI::ValidationError(absl::StrCat("--", shape.status().message()));
+            load_case->shape = *shape;
+          },
+          "Sizes of x joined by x [4x4096]")
+      ->excludes(mix);
+  AddWord(command, "--dtype", kDTypes, &load_case->dtype, "Of x [bf16]")->excludes(mix);
+}
+
+void AddHow(CLI::App* command, LoadOptions* load) {
+  AddWord(command, "--transport", kTransports, &load->transport,
+          "unary: a call for each request; stream: one NormalizeStream on each connection [unary]");
+  command->add_option("--connections", load->connections, "TCP connections")->capture_default_str();
+  command->add_option("--in-flight", load->in_flight, "Requests in flight on each connection")
+      ->capture_default_str();
+  command->add_option("--warm-up", load->warm_up_seconds, "Seconds before anything is counted")
+      ->capture_default_str();
+  command->add_option("--duration", load->duration_seconds, "Seconds in which requests begin")
+      ->capture_default_str();
 }
 
 }  // namespace
 
 void AddBenchCommand(CLI::App* app, ExitCode* result) {
   CLI::App* command = app->add_subcommand(
-      "bench", "Load the server with forward calls: throughput, latency percentiles, errors");
+      "bench", "Load the server: throughput, latency percentiles and stages, errors");
   auto flags = std::make_shared<BenchFlags>();
   LoadOptions* load = &flags->load;
   flags->server.AddConnectionTo(command);
+  AddWhat(command, load);
+  AddHow(command, load);
+  CLI::Option* rate = command->add_option(
+      "--rate", load->rate,
+      "Open loop: requests per second over all connections; latency counts from when a request was "
+      "meant to leave. Without it a request leaves as soon as the one before it is answered");
+  CLI::Option* sweep = command->add_flag(
+      "--sweep", flags->sweep, "A closed loop, then open loops from 0.1 to 1.1 of its requests/s");
+  sweep->excludes(rate);
+  command->add_option("--rates", flags->rates, "Requests per second of a sweep: R1,R2,...")
+      ->delimiter(',')
+      ->needs(sweep);
   command
-      ->add_option_function<std::string>(
-          "--op", [load](const std::string& name) { load->op = kOps.at(name); },
-          "What to call [rms_norm]")
-      ->check(CLI::IsMember(kOps));
-  command->add_option_function<std::string>(
-      "--shape",
-      [load](const std::string& text) {
-        const absl::StatusOr<LoadShape> shape = ParseLoadShape(text);
-        ThrowUnlessOk(shape.status());
-        load->shape = *shape;
-      },
-      "ROWSxHIDDEN of x [4x4096]");
-  command
-      ->add_option_function<std::string>(
-          "--dtype", [load](const std::string& name) { load->dtype = kDTypes.at(name); },
-          "Of x [bf16]")
-      ->check(CLI::IsMember(kDTypes));
-  command->add_option("--connections", load->connections, "TCP connections")->capture_default_str();
-  command->add_option("--in-flight", load->in_flight, "Requests in flight on each connection")
-      ->capture_default_str();
-  command->add_option("--rate", load->rate,
-                      "Open loop: requests per second over all connections; latency counts from "
-                      "when a request was meant to leave. Without it a request leaves as soon as "
-                      "the one before it is answered");
-  command->add_option("--warm-up", load->warm_up_seconds, "Seconds before anything is counted")
-      ->capture_default_str();
-  command->add_option("--duration", load->duration_seconds, "Seconds in which requests begin")
-      ->capture_default_str();
+      ->add_flag(
+          "--echo{same}", flags->echo,
+          "Before and after the requests, the server echoes messages of the same sizes (same) "
+          "or without bytes (empty): the floor")
+      ->check(CLI::IsMember(kEchoSizes));
   command->add_option("--json", flags->json,
                       "Write options and figures to FILE, or for - to stdout instead of the table");
   command->callback([flags, result] { *result = RunBench(*flags); });

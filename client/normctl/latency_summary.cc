@@ -1,6 +1,7 @@
 #include "client/normctl/latency_summary.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 
 namespace norm::normctl {
@@ -12,8 +13,16 @@ std::optional<LatencySummary> Summarize(std::vector<std::chrono::nanoseconds> sa
   const auto at = [&samples](size_t per_mille) {
     return samples[(samples.size() * per_mille + 999) / 1000 - 1];
   };
-  return LatencySummary{
-      .p50 = at(500), .p90 = at(900), .p99 = at(990), .p99_9 = at(999), .max = samples.back()};
+  std::chrono::nanoseconds sum{0};
+  for (const std::chrono::nanoseconds sample : samples) sum += sample;
+  const std::chrono::nanoseconds mean(
+      std::llround(static_cast<double>(sum.count()) / static_cast<double>(samples.size())));
+  return LatencySummary{.mean = mean,
+                        .p50 = at(500),
+                        .p90 = at(900),
+                        .p99 = at(990),
+                        .p99_9 = at(999),
+                        .max = samples.back()};
 }
 
 }  // namespace norm::normctl

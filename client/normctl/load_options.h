@@ -4,43 +4,48 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "norm/kernels/dtype.h"
-#include "norm/kernels/op_types.h"
+#include "client/normctl/load_case.h"
 
 namespace norm::normctl {
 
-struct LoadShape {
-  int64_t rows = 4;
-  int64_t hidden = 4096;
-};
+/// Calls of their own, or all requests of a connection on one NormalizeStream.
+enum class LoadTransport { kUnary, kStream };
+/// "unary", "stream".
+constexpr const char* LoadTransportName(LoadTransport transport) {
+  return transport == LoadTransport::kUnary ? "unary" : "stream";
+}
 
-/// "4x4096". Errors: INVALID_ARGUMENT for anything but two whole numbers of 63 bits.
-absl::StatusOr<LoadShape> ParseLoadShape(const std::string& text);
+/// Messages of an echo: as many bytes as the requests and their responses have, or none.
+enum class EchoSize { kSame, kEmpty };
+/// "same", "empty".
+constexpr const char* EchoSizeName(EchoSize size) {
+  return size == EchoSize::kSame ? "same" : "empty";
+}
 
 struct LoadOptions {
   std::string server = {};
   absl::Duration timeout = absl::Seconds(60);  // of one request, from when it is sent
-  Op op = Op::kRmsNorm;                        // forward, without weight and bias
-  LoadShape shape;
-  DType dtype = DType::kBF16;
+  std::string mix = {};                        // the file that cases come from, if any
+  std::vector<LoadCase> cases = {LoadCase()};
+  LoadTransport transport = LoadTransport::kUnary;
+  std::optional<EchoSize> echo = std::nullopt;
   int64_t connections = 1;
   int64_t in_flight = 1;  // on each connection
   // Requests per second over all connections; absent: a closed loop.
   std::optional<double> rate = std::nullopt;
   double warm_up_seconds = 1;
   double duration_seconds = 10;
-
-  /// Bytes of x, and of y. Valid options only.
-  int64_t tensor_bytes() const {
-    return shape.rows * shape.hidden * static_cast<int64_t>(DTypeSize(dtype));
-  }
 };
 
-/// Errors: INVALID_ARGUMENT naming the flag, the rule and the values.
+/// Errors: INVALID_ARGUMENT naming the flag, the rule and the values. Cases are checked on their
+/// own.
 absl::Status Validate(const LoadOptions& options);
+
+/// The part of Validate that the rate alone breaks.
+absl::Status CheckRate(const char* flag, double rate, double duration_seconds);
 
 }  // namespace norm::normctl

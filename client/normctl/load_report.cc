@@ -1,12 +1,10 @@
 #include "client/normctl/load_report.h"
 
-#include <chrono>
-#include <optional>
+#include <cstddef>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "nlohmann/json.hpp"
 
 namespace norm::normctl {
 namespace {
@@ -15,7 +13,8 @@ double Microseconds(std::chrono::nanoseconds time) {
   return static_cast<double>(time.count()) / 1e3;
 }
 
-void AddRow(const char* name, const std::optional<LatencySummary>& summary, std::string* table) {
+void AddLatency(const char* name, const std::optional<LatencySummary>& summary,
+                std::string* table) {
   if (!summary.has_value()) {
     absl::StrAppendFormat(table, "%-13s %10s %10s %10s %10s %10s\n", name, "-", "-", "-", "-", "-");
     return;
@@ -26,79 +25,99 @@ void AddRow(const char* name, const std::optional<LatencySummary>& summary, std:
                         Microseconds(summary->max));
 }
 
-std::string LoopName(const LoadOptions& options) {
-  if (!options.rate.has_value()) return "closed loop";
-  return absl::StrFormat("open loop, %g requests/s", *options.rate);
+void AddLoad(const LoadOutcome& outcome, std::string* table) {
+  absl::StrAppendFormat(table, "%-13s %10d\n", "requests", outcome.all.requests());
+  absl::StrAppendFormat(table, "%-13s %10d\n", "errors", outcome.all.counts.failed());
+  for (const auto& [code, count] : outcome.all.counts.errors) {
+    absl::StrAppendFormat(table, "%-13s %10d  %s\n", "", count, absl::StatusCodeToString(code));
+  }
+  if (outcome.not_sent.has_value())
+    absl::StrAppendFormat(table, "%-13s %10d\n", "not sent", *outcome.not_sent);
+  absl::StrAppendFormat(table, "%-13s %10.1f\n", "requests/s", outcome.requests_per_second());
+  absl::StrAppendFormat(table, "%-13s %10.4f\n", "GB/s", outcome.gigabytes_per_second());
+  absl::StrAppendFormat(table, "%-13s %10s %10s %10s %10s %10s\n", "", "p50", "p90", "p99", "p99.9",
+                        "max");
+  AddLatency("latency us", outcome.all.latency, table);
+  if (outcome.not_sent.has_value()) AddLatency("send delay us", outcome.send_delay, table);
 }
 
-nlohmann::json ToJson(const std::optional<LatencySummary>& summary) {
-  if (!summary.has_value()) return nullptr;
-  return {{"p50", Microseconds(summary->p50)},
-          {"p90", Microseconds(summary->p90)},
-          {"p99", Microseconds(summary->p99)},
-          {"p99.9", Microseconds(summary->p99_9)},
-          {"max", Microseconds(summary->max)}};
+void AddStages(const LoadFigures& figures, std::string* table) {
+  if (!figures.stages.has_value()) return;
+  absl::StrAppendFormat(table, "%-13s %10s %10s %10s %10s\n", "stage us", "mean", "p50", "p99",
+                        "max");
+  for (size_t i = 0; i < kLoadStages; ++i) {
+    const LatencySummary& stage = (*figures.stages)[i];
+    absl::StrAppendFormat(table, "  %-11s %10.1f %10.1f %10.1f %10.1f\n",
+                          LoadStageName(static_cast<LoadStage>(i)), Microseconds(stage.mean),
+                          Microseconds(stage.p50), Microseconds(stage.p99),
+                          Microseconds(stage.max));
+  }
+  absl::StrAppendFormat(table, "%-13s %10.3f\n", "launches/req.", figures.launches_per_request);
 }
 
-template <typename T>
-nlohmann::json OrNull(const std::optional<T>& value) {
-  return value.has_value() ? nlohmann::json(*value) : nlohmann::json(nullptr);
+void AddCases(const LoadOptions& options, const LoadOutcome& outcome, std::string* table) {
+  if (outcome.cases.size() < 2) return;
+  absl::StrAppendFormat(table, "%-13s %10s %10s %10s\n", "cases", "errors", "p50 us", "p99 us");
+  for (size_t i = 0; i < outcome.cases.size(); ++i) {
+    const LoadFigures& figures = outcome.cases[i];
+    const LatencySummary latency = figures.latency.value_or(LatencySummary());
+    absl::StrAppendFormat(table, "%13d %10d %10.1f %10.1f  %s\n", figures.requests(),
+                          figures.counts.failed(), Microseconds(latency.p50),
+                          Microseconds(latency.p99), options.cases[i].Name());
+  }
+}
+
+void AddEcho(const LoadOptions& options, const LoadResult& result, std::string* table) {
+  if (!result.echo.has_value()) return;
+  absl::StrAppendFormat(
+      table, "echo of %s\n",
+      *options.echo == EchoSize::kSame ? "messages of the same sizes" : "empty messages");
+  AddLoad(*result.echo, table);
+  const std::optional<EchoComparison> over = CompareWithEcho(result);
+  if (!over.has_value()) return;
+  absl::StrAppendFormat(table, "%-13s %10.3f of the echo's requests/s\n", "ratio",
+                        over->requests_per_second);
+  absl::StrAppendFormat(table, "%-13s %+10.1f us at p50, %+.1f us at p99\n", "over the echo",
+                        Microseconds(over->p50), Microseconds(over->p99));
 }
 
 }  // namespace
 
-std::string LoadTable(const LoadOptions& options, const LoadOutcome& outcome) {
-  std::string table = absl::StrFormat(
-      "%s %dx%d %s, %d connections x %d in flight, %s, %g s after %g s; normd %s on %s\n",
-      OpName(options.op), options.shape.rows, options.shape.hidden, DTypeName(options.dtype),
-      options.connections, options.in_flight, LoopName(options), options.duration_seconds,
-      options.warm_up_seconds, outcome.server_version, absl::StrJoin(outcome.devices, " "));
-  absl::StrAppendFormat(&table, "%-13s %10d\n", "requests", outcome.requests());
-  absl::StrAppendFormat(&table, "%-13s %10d\n", "errors", outcome.failed());
-  for (const auto& [code, count] : outcome.errors) {
-    absl::StrAppendFormat(&table, "%-13s %10d  %s\n", "", count, absl::StatusCodeToString(code));
+std::optional<EchoComparison> CompareWithEcho(const LoadResult& result) {
+  if (!result.echo.has_value() || !result.echo->all.latency.has_value() ||
+      !result.load.all.latency.has_value()) {
+    return std::nullopt;
   }
-  if (outcome.not_sent.has_value()) {
-    absl::StrAppendFormat(&table, "%-13s %10d\n", "not sent", *outcome.not_sent);
-  }
-  absl::StrAppendFormat(&table, "%-13s %10.1f\n", "requests/s", outcome.requests_per_second());
-  absl::StrAppendFormat(&table, "%-13s %10.4f\n", "GB/s", outcome.gigabytes_per_second());
-  absl::StrAppendFormat(&table, "%-13s %10s %10s %10s %10s %10s\n", "", "p50", "p90", "p99",
-                        "p99.9", "max");
-  AddRow("latency us", outcome.latency, &table);
-  if (options.rate.has_value()) AddRow("send delay us", outcome.send_delay, &table);
-  return table;
+  const LatencySummary& load = *result.load.all.latency;
+  const LatencySummary& echo = *result.echo->all.latency;
+  return EchoComparison{
+      .requests_per_second = result.load.requests_per_second() / result.echo->requests_per_second(),
+      .p50 = load.p50 - echo.p50,
+      .p99 = load.p99 - echo.p99};
 }
 
-std::string LoadJson(const LoadOptions& options, const LoadOutcome& outcome) {
-  nlohmann::json errors = nlohmann::json::object();
-  for (const auto& [code, count] : outcome.errors) errors[absl::StatusCodeToString(code)] = count;
-  const nlohmann::json report = {{"options",
-                                  {{"server", options.server},
-                                   {"timeout_seconds", absl::ToDoubleSeconds(options.timeout)},
-                                   {"op", OpName(options.op)},
-                                   {"shape", {options.shape.rows, options.shape.hidden}},
-                                   {"dtype", DTypeName(options.dtype)},
-                                   {"connections", options.connections},
-                                   {"in_flight", options.in_flight},
-                                   {"rate", OrNull(options.rate)},
-                                   {"warm_up_seconds", options.warm_up_seconds},
-                                   {"duration_seconds", options.duration_seconds}}},
-                                 {"server_version", outcome.server_version},
-                                 {"devices", outcome.devices},
-                                 {"requests", outcome.requests()},
-                                 {"completed", outcome.completed},
-                                 {"failed", outcome.failed()},
-                                 {"errors", errors},
-                                 {"not_sent", OrNull(outcome.not_sent)},
-                                 {"bytes_sent", outcome.bytes_sent},
-                                 {"bytes_received", outcome.bytes_received},
-                                 {"measured_seconds", outcome.measured_seconds},
-                                 {"requests_per_second", outcome.requests_per_second()},
-                                 {"gb_per_second", outcome.gigabytes_per_second()},
-                                 {"latency_us", ToJson(outcome.latency)},
-                                 {"send_delay_us", ToJson(outcome.send_delay)}};
-  return report.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+std::string DescribeLoad(const LoadOptions& options, const ServerIdentity& server) {
+  const std::string what = options.cases.size() == 1
+                               ? options.cases[0].Name()
+                               : absl::StrCat(options.cases.size(), " cases of ", options.mix);
+  return absl::StrFormat("%s, %d connections x %d in flight, %s, %g s after %g s; normd %s on %s",
+                         what, options.connections, options.in_flight,
+                         LoadTransportName(options.transport), options.duration_seconds,
+                         options.warm_up_seconds, server.version,
+                         absl::StrJoin(server.devices, " "));
+}
+
+std::string LoadTable(const LoadOptions& options, const ServerIdentity& server,
+                      const LoadResult& result) {
+  const std::string loop = options.rate.has_value()
+                               ? absl::StrFormat("open loop, %g requests/s", *options.rate)
+                               : "closed loop";
+  std::string table = absl::StrCat(loop, " of ", DescribeLoad(options, server), "\n");
+  AddLoad(result.load, &table);
+  AddStages(result.load.all, &table);
+  AddCases(options, result.load, &table);
+  AddEcho(options, result, &table);
+  return table;
 }
 
 }  // namespace norm::normctl

@@ -1,18 +1,36 @@
-// What `normctl bench` prints.
+// What `normctl bench` prints for one load.
 #pragma once
 
+#include <chrono>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "client/normctl/load_options.h"
 #include "client/normctl/load_run.h"
 
 namespace norm::normctl {
 
-/// The table, with a last newline.
-std::string LoadTable(const LoadOptions& options, const LoadOutcome& outcome);
+struct ServerIdentity {
+  std::string version;
+  std::vector<std::string> devices;
+};
 
-/// Every option and every figure as one JSON object, with a last newline. A figure that the run did
-/// not give is null.
-std::string LoadJson(const LoadOptions& options, const LoadOutcome& outcome);
+/// Requests beside their echoes, in one run.
+struct EchoComparison {
+  double requests_per_second = 0;   // requests/s over echoes/s
+  std::chrono::nanoseconds p50{0};  // latency less that of the echo
+  std::chrono::nanoseconds p99{0};
+};
+/// Absent without an echo, or where either completed nothing.
+std::optional<EchoComparison> CompareWithEcho(const LoadResult& result);
+
+/// What is sent and how, but for the rate: "rms_norm forward 4x4096 bf16, 4 connections x 8 in
+/// flight, unary, 10 s after 1 s; normd 0.1.0 on cpu".
+std::string DescribeLoad(const LoadOptions& options, const ServerIdentity& server);
+
+/// The table, with a last newline.
+std::string LoadTable(const LoadOptions& options, const ServerIdentity& server,
+                      const LoadResult& result);
 
 }  // namespace norm::normctl

@@ -1,47 +1,47 @@
-// The load of `normctl bench`: requests in a closed or an open loop, and what became of them.
+// The load of `normctl bench`: requests, and in the same run their echoes.
 #pragma once
 
-#include <cstdint>
-#include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "client/normctl/latency_summary.h"
 #include "client/normctl/load_options.h"
+#include "client/normctl/load_outcome.h"
+#include "client/normctl/load_progress.h"
 
 namespace norm::normctl {
 
-/// Requests are counted when they start within the window that follows the warm-up; those of an
-/// open loop start when they are meant to, whether or not they could be sent then.
-struct LoadOutcome {
-  std::string server_version;
-  std::vector<std::string> devices;
-
-  int64_t completed = 0;
-  std::map<absl::StatusCode, int64_t> errors;
-  absl::Status first_error;  // of one of the workers; OK without errors
-  // Open loop: meant to leave within the window, at whose end no worker was free yet.
-  std::optional<int64_t> not_sent;
-
-  int64_t bytes_sent = 0;  // tensor bytes of the completed requests
-  int64_t bytes_received = 0;
-  double measured_seconds = 0;  // the window, and what its last answer took beyond it
-
-  std::optional<LatencySummary> latency;     // of the completed requests
-  std::optional<LatencySummary> send_delay;  // open loop: of all requests, from intended to sent
-
-  int64_t failed() const;
-  int64_t requests() const { return completed + failed(); }
-  double requests_per_second() const;
-  double gigabytes_per_second() const;  // both ways
+struct LoadResult {
+  LoadOutcome load;
+  std::optional<LoadOutcome> echo;  // when asked for; bytes are those of whole messages
 };
 
-/// Connects, warms up, measures. Every request in flight is a thread; requests are tried once.
-/// `options` are valid. Errors: those of the first call on a connection; a request that fails later
-/// is counted instead.
-absl::StatusOr<LoadOutcome> RunLoad(const LoadOptions& options);
+/// Connections to one server and everything that is sent over them. One Run at a time.
+class LoadSession {
+ public:
+  /// Connects, and sends each case once: the server refuses here what it would refuse throughout.
+  /// `options` are valid. Requests are tried once. Errors: those of the first calls.
+  static absl::StatusOr<std::unique_ptr<LoadSession>> Open(const LoadOptions& options);
+  ~LoadSession();
+  LoadSession(const LoadSession&) = delete;
+  LoadSession& operator=(const LoadSession&) = delete;
+
+  const std::string& server_version() const;
+  const std::vector<std::string>& devices() const;
+
+  /// Warms up and measures at `rate`, or in a closed loop. With an echo: half of the echoes, the
+  /// requests, the other half, each with its warm-up, so that what drifts meanwhile meets both
+  /// alike. `label` stands before the progress. Errors: RESOURCE_EXHAUSTED when threads cannot be
+  /// started; a request that fails is counted instead.
+  absl::StatusOr<LoadResult> Run(std::optional<double> rate, const std::string& label,
+                                 LoadProgress& progress);
+
+ private:
+  class Impl;
+  explicit LoadSession(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
 
 }  // namespace norm::normctl

@@ -165,22 +165,32 @@ absl::StatusOr<OpOutcome> Measure(const NamedTensors& inputs, Call call) {
 
 }  // namespace
 
-absl::StatusOr<OpOutcome> CallOp(client::Client& client, const OpOptions& options,
-                                 const NamedTensors& inputs, absl::Duration timeout,
-                                 const client::CallOptions& call_options) {
+absl::StatusOr<OpRequest> MakeRequest(const OpOptions& options, const NamedTensors& inputs) {
   Inputs named(inputs);
   const std::optional<TensorView> x = named.Take("x");
   if (!x.has_value()) return absl::InvalidArgumentError("no x was given");
+  std::optional<OpRequest> request;
   if (options.direction == Direction::kForward) {
-    const client::ForwardRequest request = Forward(options, *x, named);
-    if (absl::Status status = named.CheckAllTaken(options); !status.ok()) return status;
-    return Measure(inputs, [&] { return client.Normalize(request, timeout, call_options); });
+    request = Forward(options, *x, named);
+  } else {
+    const std::optional<TensorView> dy = named.Take("dy");
+    if (!dy.has_value()) return absl::InvalidArgumentError("no dy was given for backward");
+    request = Backward(options, *dy, *x, named);
   }
-  const std::optional<TensorView> dy = named.Take("dy");
-  if (!dy.has_value()) return absl::InvalidArgumentError("no dy was given for backward");
-  const client::BackwardRequest request = Backward(options, *dy, *x, named);
   if (absl::Status status = named.CheckAllTaken(options); !status.ok()) return status;
-  return Measure(inputs, [&] { return client.NormalizeBackward(request, timeout, call_options); });
+  return *std::move(request);
+}
+
+absl::StatusOr<OpOutcome> CallOp(client::Client& client, const OpOptions& options,
+                                 const NamedTensors& inputs, absl::Duration timeout,
+                                 const client::CallOptions& call_options) {
+  const absl::StatusOr<OpRequest> request = MakeRequest(options, inputs);
+  if (!request.ok()) return request.status();
+  if (const auto* forward = std::get_if<client::ForwardRequest>(&*request)) {
+    return Measure(inputs, [&] { return client.Normalize(*forward, timeout, call_options); });
+  }
+  const auto& backward = std::get<client::BackwardRequest>(*request);
+  return Measure(inputs, [&] { return client.NormalizeBackward(backward, timeout, call_options); });
 }
 
 }  // namespace norm::normctl

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <variant>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -40,8 +41,13 @@ struct OpOutcome {
   int64_t bytes_moved = 0;  // all inputs and outputs once
 };
 
-/// Errors: INVALID_ARGUMENT for a tensor that is missing or that the op does not take; else as the
-/// client's calls.
+using OpRequest = std::variant<client::ForwardRequest, client::BackwardRequest>;
+
+/// The request of a call; shares the memory of `inputs`. Errors: INVALID_ARGUMENT for a tensor that
+/// is missing or that the op does not take.
+absl::StatusOr<OpRequest> MakeRequest(const OpOptions& options, const NamedTensors& inputs);
+
+/// Errors: as MakeRequest and the client's calls.
 absl::StatusOr<OpOutcome> CallOp(client::Client& client, const OpOptions& options,
                                  const NamedTensors& inputs, absl::Duration timeout,
                                  const client::CallOptions& call_options);

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -31,17 +32,27 @@ std::string Describe(int64_t sent_bytes, int64_t total_bytes, absl::Duration ela
 
 }  // namespace
 
-ProgressLine::ProgressLine(std::shared_ptr<const client::TransferProgress> progress)
-    : progress_(std::move(progress)) {
-  if (::isatty(STDERR_FILENO) == 1) thread_ = std::thread([this] { Run(); });
+ProgressLine::ProgressLine(Description describe) : describe_(std::move(describe)) {
+  if (::isatty(STDERR_FILENO) != 1) return;
+  try {
+    thread_ = std::thread([this] { Run(); });
+  } catch (const std::system_error&) {
+    // The work itself needs no line.
+  }
 }
+
+ProgressLine::ProgressLine(std::shared_ptr<const client::TransferProgress> progress)
+    : ProgressLine([progress = std::move(progress)](absl::Duration elapsed) {
+        return Describe(progress->sent_bytes.load(), progress->total_bytes.load(), elapsed);
+      }) {}
 
 ProgressLine::~ProgressLine() {
   if (!thread_.joinable()) return;
   {
-    absl::MutexLock lock(&mutex_);
+    const std::lock_guard lock(mutex_);
     stopped_ = true;
   }
+  stopping_.notify_one();
   thread_.join();
 }
 
@@ -49,11 +60,10 @@ void ProgressLine::Run() {
   const absl::Time start = absl::Now();
   absl::Duration wait = kQuietTime;
   bool shown = false;
-  absl::MutexLock lock(&mutex_);
-  while (!mutex_.AwaitWithTimeout(absl::Condition(&stopped_), wait)) {
+  std::unique_lock lock(mutex_);
+  while (!stopping_.wait_for(lock, absl::ToChronoNanoseconds(wait), [this] { return stopped_; })) {
     wait = kInterval;
-    const std::string line =
-        Describe(progress_->sent_bytes.load(), progress_->total_bytes.load(), absl::Now() - start);
+    const std::string line = describe_(absl::Now() - start);
     std::fprintf(stderr, "\r\x1b[K%s", line.c_str());
     std::fflush(stderr);
     shown = true;

@@ -56,15 +56,22 @@ inline constexpr int kPlaneThreads = 64;
 inline constexpr int kPlaneGranules = 4;
 inline constexpr int kPlaneBlockGranules = kPlaneThreads * kPlaneGranules;
 
+/// Threads of a block over images, each with a granule of kImagesOfBlock images.
+inline constexpr int kImageThreads = 64;
+template <int kElementBytes>
+inline constexpr int kImagesOfBlock = kElementBytes == 4 ? 4 : 8;
+
 /// The same of the kernel for rows, and the granules that a block covers side by side at most: a
 /// power of two. Threads of two-byte elements keep the numbers of twice as many channels, so they
-/// take more rows with them.
+/// take more rows with them; tall blocks of them twice as many again.
 inline constexpr int kRowThreads = 64;
-inline constexpr int kRowBlocksPerSm = 12;  // that registers are kept free for
 template <int kElementBytes>
 inline constexpr int kRowGranules = kElementBytes == 4 ? 4 : 8;
+inline constexpr int kTallRowGranules = 16;
 template <int kElementBytes>
 inline constexpr int kRowColumns = kElementBytes == 4 ? 16 : 8;
+/// That registers are kept free for.
+constexpr int RowBlocksPerSm(int granules) { return granules == kTallRowGranules ? 8 : 12; }
 
 /// Whole images of a request, of fewer than 2^31 - kMaxPlaneBlockElements elements in all.
 struct PlaneInferenceSegment {
@@ -85,7 +92,9 @@ struct PlaneInferenceParams {
   uint32_t image;    // channels * spatial
   Divisor by_spatial;
   Divisor by_image;
-  bool weight_like_x;  // else f32
+  uint32_t image_blocks;    // over images: blocks side by side
+  Divisor by_image_blocks;  // where there are several
+  bool weight_like_x;       // else f32
 };
 
 /// [rows, channels]
@@ -105,8 +114,12 @@ struct RowInferenceParams {
 /// `whole_planes`: a plane is a whole number of granules.
 template <typename X>
 const void* PlaneInferenceKernel(bool whole_planes, bool aligned);
-/// `wide`: granules of 16 bytes, aligned, and whole ones in a row; else of one element.
+/// Over images of whole granules; aligned.
 template <typename X>
-const void* RowInferenceKernel(bool wide);
+const void* ImageInferenceKernel();
+/// `wide`: granules of 16 bytes, aligned, and whole ones in a row; else of one element. `tall`: of
+/// wide granules of two-byte elements only.
+template <typename X>
+const void* RowInferenceKernel(bool wide, bool tall);
 
 }  // namespace norm_device

@@ -68,7 +68,7 @@ Status LaunchRowInference(const Request& request, const RowInferencePlan& plan,
   params.by_slices = norm_device::MakeDivisor(params.slices);
   params.weight_like_x = request.weight_dtype == request.dtype;
   const void* kernel = RingKernel(request.dtype, [&](auto x) {
-    return norm_device::RowInferenceKernel<decltype(x)>(plan.wide);
+    return norm_device::RowInferenceKernel<decltype(x)>(plan.wide, plan.tall);
   });
   return Launch(kernel, plan.launch, params, stream);
 }
@@ -96,8 +96,10 @@ Status LaunchPlaneInference(const Request& first, const PlaneInferencePlan& plan
       std::all_of(parts.begin(), parts.end(), [](const PlaneInferenceSegment& part) {
         return IsGranuleAligned(part.source) && IsGranuleAligned(part.destination);
       });
+  const bool over_images = aligned && plan.image_blocks > 0;
   const void* kernel = RingKernel(first.dtype, [&](auto x) {
-    return norm_device::PlaneInferenceKernel<decltype(x)>(plan.whole_planes, aligned);
+    return over_images ? norm_device::ImageInferenceKernel<decltype(x)>()
+                       : norm_device::PlaneInferenceKernel<decltype(x)>(plan.whole_planes, aligned);
   });
   PlaneInferenceParams params = {};
   params.channels = static_cast<uint32_t>(first.shape.channels);
@@ -105,16 +107,21 @@ Status LaunchPlaneInference(const Request& first, const PlaneInferencePlan& plan
   params.image = params.channels * params.spatial;
   params.by_spatial = norm_device::MakeDivisor(params.spatial);
   params.by_image = norm_device::MakeDivisor(params.image);
+  params.image_blocks = static_cast<uint32_t>(plan.image_blocks);
+  params.by_image_blocks = norm_device::MakeDivisor(params.image_blocks);
   params.weight_like_x = first.weight_dtype == first.dtype;
   while (!parts.empty()) {
     const size_t count = std::min<size_t>(parts.size(), norm_device::kInferenceSegments);
     LaunchConfig launch;
-    launch.threads_x = norm_device::kPlaneThreads;
+    launch.threads_x = over_images ? norm_device::kImageThreads : norm_device::kPlaneThreads;
     launch.blocks_y = static_cast<int64_t>(count);
     for (size_t i = 0; i < count; ++i) {
       params.segments[i] = parts[i];
-      launch.blocks_x =
-          std::max(launch.blocks_x, PlaneInferenceBlocks(parts[i].elements, first.dtype));
+      const int64_t blocks =
+          over_images ? ((parts[i].elements / params.image - 1) / plan.images_of_block + 1) *
+                            plan.image_blocks
+                      : PlaneInferenceBlocks(parts[i].elements, first.dtype);
+      launch.blocks_x = std::max(launch.blocks_x, blocks);
     }
     NORM_RETURN_IF_ERROR(Launch(kernel, launch, params, stream));
     parts = parts.subspan(count);

@@ -1,6 +1,6 @@
 // BatchNorm inference over planes (NCHW): one elementwise pass over the tensor as a row of granules
-// of 16 bytes. A block's loads are on their way while it takes the numbers of the planes that it
-// meets.
+// of 16 bytes, or over images, each a row of granules. A block's loads are on their way while it
+// takes the numbers of the planes that it meets.
 #include "batch_norm/batch_norm_inference.cuh"
 
 namespace norm_device {
@@ -141,7 +141,100 @@ __global__ void __launch_bounds__(kPlaneThreads)
   }
 }
 
+/// Small planes of images that are whole granules: a block takes the same granules of several
+/// images, and a thread its planes' numbers once for all of them.
+template <typename X>
+__global__ void __launch_bounds__(kImageThreads)
+    ImageInference(const __grid_constant__ PlaneInferenceParams p) {
+  constexpr int kElements = WideGranule<X>::kElements;
+  constexpr int kImages = kImagesOfBlock<sizeof(StorageOf<X>)>;
+  constexpr uint32_t kBlockElements = kImageThreads * kElements;
+  __shared__ InferenceEntry entries[kImageThreads + 2];
+  const PlaneInferenceSegment& segment = p.segments[blockIdx.y];
+  const uint32_t images = Quotient(segment.elements, p.by_image);
+  const uint32_t turn = p.image_blocks == 1 ? blockIdx.x : Quotient(blockIdx.x, p.by_image_blocks);
+  const uint32_t first_image = turn * kImages;
+  if (first_image >= images) return;
+  const uint32_t first = (blockIdx.x - turn * p.image_blocks) * kBlockElements;
+  const uint32_t own_first = first + threadIdx.x * kElements;
+  const uint32_t count = own_first < p.image ? min(images - first_image, uint32_t{kImages}) : 0;
+  const int64_t step = static_cast<int64_t>(p.image) * sizeof(StorageOf<X>);
+  const int64_t offset =
+      first_image * step + static_cast<int64_t>(own_first) * sizeof(StorageOf<X>);
+  const char* source = static_cast<const char*>(segment.source) + offset;
+  uint4 raw[kImages];
+  if (count == kImages) {
+#pragma unroll
+    for (int g = 0; g < kImages; ++g) {
+      raw[g] = LoadGranuleWords<X, true>(source + g * step);
+    }
+  } else {
+#pragma unroll
+    for (int g = 0; g < kImages; ++g) {
+      if (g < count) raw[g] = LoadGranuleWords<X, true>(source + g * step);
+    }
+  }
+
+  const uint32_t first_channel = Quotient(first, p.by_spatial);
+  const uint32_t start = first - first_channel * p.spatial;
+  const uint32_t planes =
+      min(Quotient(start + kBlockElements - 1, p.by_spatial) + 1, p.channels - first_channel);
+  bool direct = true;
+  for (uint32_t i = threadIdx.x; i < planes; i += kImageThreads) {
+    // rstd is written where a channel's first plane starts.
+    const bool starts_here = turn == 0 && (i > 0 || start == 0);
+    const InferenceEntry entry = LoadEntry<X>(segment.channels, first_channel + i, p.weight_like_x,
+                                              segment.channels.rstd != nullptr && starts_here);
+    direct = direct && entry.IsDirect();
+    entries[i] = entry;
+  }
+  direct = __syncthreads_and(direct);
+  if (count == 0) return;
+
+  char* destination = static_cast<char*>(segment.destination) + offset;
+  const auto [a, b, own] = PlaceOf<kElements, false>(start + threadIdx.x * kElements, p, entries);
+  if (!direct) {
+#pragma unroll 1
+    for (uint32_t g = 0; g < count; ++g) {
+      float values[kElements];
+      WideGranule<X>::Widen(LoadGranuleWords<X, true>(source + g * step), values);
+#pragma unroll
+      for (int i = 0; i < kElements; ++i) {
+        values[i] = i < own ? a.Apply(values[i]) : b.Apply(values[i]);
+      }
+      StoreGranuleWords<X, true>(destination + g * step, WideGranule<X>::Narrow(values));
+    }
+    return;
+  }
+  float mean[kElements];
+  float factor[kElements];
+  float shift[kElements];
+#pragma unroll
+  for (int i = 0; i < kElements; ++i) {
+    mean[i] = i < own ? a.mean : b.mean;
+    factor[i] = i < own ? a.factor : b.factor;
+    shift[i] = i < own ? a.shift : b.shift;
+  }
+#pragma unroll
+  for (int g = 0; g < kImages; ++g) {
+    if (g < count) {
+      float values[kElements];
+      WideGranule<X>::Widen(raw[g], values);
+#pragma unroll
+      for (int i = 0; i < kElements; ++i) {
+        values[i] = fmaf(values[i] - mean[i], factor[i], shift[i]);
+      }
+      StoreGranuleWords<X, true>(destination + g * step, WideGranule<X>::Narrow(values));
+    }
+  }
+}
+
 }  // namespace
+
+template <typename X>
+const void* ImageInferenceKernel() {
+  return reinterpret_cast<const void*>(&ImageInference<X>);
+}
 
 template <typename X>
 const void* PlaneInferenceKernel(bool whole_planes, bool aligned) {
@@ -153,5 +246,8 @@ const void* PlaneInferenceKernel(bool whole_planes, bool aligned) {
 template const void* PlaneInferenceKernel<F32>(bool, bool);
 template const void* PlaneInferenceKernel<F16>(bool, bool);
 template const void* PlaneInferenceKernel<BF16>(bool, bool);
+template const void* ImageInferenceKernel<F32>();
+template const void* ImageInferenceKernel<F16>();
+template const void* ImageInferenceKernel<BF16>();
 
 }  // namespace norm_device

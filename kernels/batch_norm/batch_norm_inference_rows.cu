@@ -46,24 +46,21 @@ struct RowGranule<X, 1> {
 /// Entries of a block's channels by place in a granule, then by column.
 template <typename X, int kElements>
 using RowEntries = InferenceEntry[kElements][kRowColumns<sizeof(StorageOf<X>)> + 1];
-template <typename X>
-inline constexpr int kGranulesOf = kRowGranules<sizeof(StorageOf<X>)>;
-
-template <typename X, int kElements, bool kWholeBlock>
+template <typename X, int kElements, bool kWholeBlock, int kGranules>
 __device__ __forceinline__ void LoadRows(const char* source, int64_t step, int rows,
-                                         RowGranule<X, kElements> (&granules)[kGranulesOf<X>]) {
+                                         RowGranule<X, kElements> (&granules)[kGranules]) {
 #pragma unroll
-  for (int g = 0; g < kGranulesOf<X>; ++g) {
+  for (int g = 0; g < kGranules; ++g) {
     if (kWholeBlock || g < rows) granules[g].Load(source + g * step);
   }
 }
 
 /// One granule after the other, as the branch of each has it: side by side they would be stored
 /// later.
-template <typename X, int kElements>
+template <typename X, int kElements, int kGranules>
 __device__ __forceinline__ void WriteRows(const RowEntries<X, kElements>& entries, uint32_t column,
                                           char* destination, int64_t step, int rows,
-                                          RowGranule<X, kElements> (&granules)[kGranulesOf<X>]) {
+                                          RowGranule<X, kElements> (&granules)[kGranules]) {
   float mean[kElements];
   float factor[kElements];
   float shift[kElements];
@@ -75,7 +72,7 @@ __device__ __forceinline__ void WriteRows(const RowEntries<X, kElements>& entrie
     shift[i] = entry.shift;
   }
 #pragma unroll
-  for (int g = 0; g < kGranulesOf<X>; ++g) {
+  for (int g = 0; g < kGranules; ++g) {
     if (g < rows) {
       granules[g].Map(
           [&](float value, int i) { return fmaf(value - mean[i], factor[i], shift[i]); });
@@ -84,8 +81,8 @@ __device__ __forceinline__ void WriteRows(const RowEntries<X, kElements>& entrie
   }
 }
 
-template <typename X, int kElements>
-__global__ void __launch_bounds__(kRowThreads, kRowBlocksPerSm)
+template <typename X, int kElements, int kGranules>
+__global__ void __launch_bounds__(kRowThreads, RowBlocksPerSm(kGranules))
     RowInference(const __grid_constant__ RowInferenceParams p) {
   constexpr int kBytes = kElements * static_cast<int>(sizeof(StorageOf<X>));
   __shared__ RowEntries<X, kElements> entries;
@@ -95,25 +92,25 @@ __global__ void __launch_bounds__(kRowThreads, kRowBlocksPerSm)
   const uint32_t lanes = kRowThreads >> p.column_bits;
   const uint32_t row_block = p.slices == 1 ? blockIdx.x : Quotient(blockIdx.x, p.by_slices);
   const uint32_t first_channel = (blockIdx.x - row_block * p.slices) * columns * kElements;
-  const int64_t first_row = static_cast<int64_t>(row_block) * lanes * kGranulesOf<X>;
+  const int64_t first_row = static_cast<int64_t>(row_block) * lanes * kGranules;
   const int64_t row_bytes = static_cast<int64_t>(p.channel_count) * sizeof(StorageOf<X>);
   const int64_t offset = first_row * row_bytes + first_channel * sizeof(StorageOf<X>) +
                          (lane * row_bytes + column * kBytes);
   const int64_t step = lanes * row_bytes;
   const bool inside = first_channel + column * kElements < p.channel_count;
   const int64_t rows_left = p.rows - first_row;
-  const bool whole_block = rows_left >= lanes * kGranulesOf<X>;
+  const bool whole_block = rows_left >= lanes * kGranules;
   int rows = 0;
   if (inside && lane < rows_left) {
-    rows = static_cast<int>(
-        min((rows_left - lane - 1) / lanes + 1, static_cast<int64_t>(kGranulesOf<X>)));
+    rows =
+        static_cast<int>(min((rows_left - lane - 1) / lanes + 1, static_cast<int64_t>(kGranules)));
   }
   const char* source = static_cast<const char*>(p.source) + offset;
-  RowGranule<X, kElements> granules[kGranulesOf<X>];
+  RowGranule<X, kElements> granules[kGranules];
   if (whole_block) {
-    if (inside) LoadRows<X, kElements, true>(source, step, rows, granules);
+    if (inside) LoadRows<X, kElements, true, kGranules>(source, step, rows, granules);
   } else {
-    LoadRows<X, kElements, false>(source, step, rows, granules);
+    LoadRows<X, kElements, false, kGranules>(source, step, rows, granules);
   }
 
   bool direct = true;
@@ -138,20 +135,25 @@ __global__ void __launch_bounds__(kRowThreads, kRowBlocksPerSm)
       granule.Store(destination + g * step);
     }
   } else {
-    WriteRows<X, kElements>(entries, column, destination, step, rows, granules);
+    WriteRows<X, kElements, kGranules>(entries, column, destination, step, rows, granules);
   }
 }
 
 }  // namespace
 
 template <typename X>
-const void* RowInferenceKernel(bool wide) {
-  return wide ? reinterpret_cast<const void*>(&RowInference<X, WideGranule<X>::kElements>)
-              : reinterpret_cast<const void*>(&RowInference<X, 1>);
+const void* RowInferenceKernel(bool wide, bool tall) {
+  constexpr int kWide = WideGranule<X>::kElements;
+  constexpr int kGranules = kRowGranules<sizeof(StorageOf<X>)>;
+  if constexpr (sizeof(StorageOf<X>) == 2) {
+    if (tall) return reinterpret_cast<const void*>(&RowInference<X, kWide, kTallRowGranules>);
+  }
+  return wide ? reinterpret_cast<const void*>(&RowInference<X, kWide, kGranules>)
+              : reinterpret_cast<const void*>(&RowInference<X, 1, kGranules>);
 }
 
-template const void* RowInferenceKernel<F32>(bool);
-template const void* RowInferenceKernel<F16>(bool);
-template const void* RowInferenceKernel<BF16>(bool);
+template const void* RowInferenceKernel<F32>(bool, bool);
+template const void* RowInferenceKernel<F16>(bool, bool);
+template const void* RowInferenceKernel<BF16>(bool, bool);
 
 }  // namespace norm_device

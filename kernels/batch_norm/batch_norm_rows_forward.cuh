@@ -142,22 +142,37 @@ __device__ void WriteChunk(const RowsForwardParams& p, const RowsPlace& place,
   }
 }
 
-/// The way down.
+/// The chunks in registers.
+template <typename X, bool kBulk>
+__device__ void WriteHeld(
+    const RowsForwardParams& p, const RowsPlace& place,
+    const typename RowsRing<X, 1, kBulk>::Raw (&held)[RowsRing<X, 1, kBulk>::kHeld],
+    const ForwardCoefficients& coefficients, uint64_t policy) {
+#pragma unroll
+  for (int h = 0; h < RowsRing<X, 1, kBulk>::kHeld; ++h) {
+    WriteChunk<X, kBulk>(p, place, held[h], place.chunks + h, coefficients, policy);
+  }
+}
+
+/// The way down. Chunks of two-byte elements that registers hold go first, which measures faster;
+/// those of f32 last.
 template <typename X, bool kBulk>
 __device__ void WriteChunks(
     const RowsForwardParams& p, const RowsPlace& place, RowsRing<X, 1, kBulk>& ring,
     const typename RowsRing<X, 1, kBulk>::Raw (&held)[RowsRing<X, 1, kBulk>::kHeld],
     const ForwardCoefficients& coefficients) {
+  constexpr bool kHeldFirst = sizeof(StorageOf<X>) == 2;
   const uint64_t policy = PassPolicy();
+  if (kHeldFirst && place.extra != 0) {
+    WriteHeld<X, kBulk>(p, place, held, coefficients, policy);
+  }
   for (int chunk = place.chunks - 1; chunk >= 0; --chunk) {
     typename RowsRing<X, 1, kBulk>::Raw raw;
     ring.ReadDown(chunk, raw);
     WriteChunk<X, kBulk>(p, place, raw, chunk, coefficients, policy);
   }
-  if (place.extra == 0) return;
-#pragma unroll
-  for (int h = 0; h < RowsRing<X, 1, kBulk>::kHeld; ++h) {
-    WriteChunk<X, kBulk>(p, place, held[h], place.chunks + h, coefficients, policy);
+  if (!kHeldFirst && place.extra != 0) {
+    WriteHeld<X, kBulk>(p, place, held, coefficients, policy);
   }
 }
 

@@ -79,8 +79,11 @@ std::optional<RowsPlan> PlanRows(const BatchNormShape& shape, DType dtype, int t
   // More chunks under way than bandwidth asks for delay what blocks tell each other; in long passes
   // that does not count.
   const int64_t chunks_of_warp = grid.chunks / (int64_t{grid.set_blocks} * grid.groups);
-  const int64_t few_chunks = tensors == 1 ? 8 : 12;
-  grid.flight = chunks_of_warp <= few_chunks ? 2 : chunks_of_warp < 32 ? 3 : 5;
+  if (tensors == 1) {
+    grid.flight = chunks_of_warp <= 8 ? 2 : chunks_of_warp < 16 ? 3 : 4;
+  } else {
+    grid.flight = chunks_of_warp <= 12 ? 2 : chunks_of_warp < 32 ? 3 : 5;
+  }
   grid.wanted = kWantedStages;
   plan.launch.blocks_x = int64_t{grid.sets} * grid.set_blocks;
   plan.launch.threads_x = norm_device::kRowsWarps * 32;

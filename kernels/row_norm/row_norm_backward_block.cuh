@@ -9,7 +9,7 @@
 
 #include "row_norm/row_norm_backward_exchange.cuh"
 #include "row_norm/row_norm_backward_ring.cuh"
-#include "row_norm/row_norm_backward_rows.cuh"
+#include "row_norm/row_norm_backward_thread_columns.cuh"
 
 namespace norm_device {
 
@@ -148,21 +148,25 @@ __global__ void __launch_bounds__(kMaxThreads, kMinBlocks)
     const char* dy = ring.Chunk<kAligned>(stage, 1, chunk.offset);
     const bool corrected = kExactMean || (kLayer && MeanNeedsCorrection(stats));
     RowTotals<float> sums;
-    double exact_d = 0.0;
+    SplitSum exact;
     if (!kExactMean && __builtin_expect(corrected, 0)) {
       sums = own.template Sums<kLayer>(x, dy, stats, held);
     } else {
-      sums = own.template Sums<false>(x, dy, stats, held);
-      if (kExactMean) exact_d = own.ExactDeviation(x, stats);
+      const float shift = kExactMean ? SplitSum::Shift(stats) : 0.0F;
+      const float begin = kExactMean ? SplitSum::Begin(stats, shift) : 0.0F;
+      exact.sum = begin;
+      sums = own.template Sums<false, kExactMean>(x, dy, stats, held, shift, &exact);
+      exact.sum -= begin;
     }
-    exchange.Send(sums, exact_d, corrected, i % Exchange::kTurns);
+    exchange.Send(sums, exact, corrected, i % Exchange::kTurns);
   };
   const float share = 1.0F / static_cast<float>(p.hidden_size);
   int rows_to_store = p.partial_stages;
   const auto second_pass = [&](int i, int stage) {
     const GivenStats stats = stats_of(stage);
     const bool corrected = kExactMean || (kLayer && MeanNeedsCorrection(stats));
-    const RowTotals<float> totals = exchange.Receive(corrected, i % Exchange::kTurns);
+    const RowTotals<float> totals =
+        exchange.Receive(stats, p.hidden_size, corrected, i % Exchange::kTurns);
     const RowCoefficients<float> coefficients = Coefficients<kKind>(totals, stats, share);
     const int64_t offset = chunk_of(i).offset;
     const RowPlace place = {ring.Chunk<kAligned>(stage, 0, offset),

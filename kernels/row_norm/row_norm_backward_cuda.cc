@@ -98,7 +98,9 @@ Status RowNormBackwardCuda(const RowNormBackwardArgs& args, Workspace workspace,
     NORM_RETURN_IF_ERROR(plan.row.UsesRing() ? LaunchRing(args, plan, stream)
                                              : LaunchCareful(args, plan, stream));
   }
-  return plan.finalizes ? LaunchFinalize(args, plan, device.value(), stream) : Status();
+  const bool finalized = plan.launch.config.cooperative;
+  return plan.finalizes && !finalized ? LaunchFinalize(args, plan, device.value(), stream)
+                                      : Status();
 }
 
 size_t RowNormBackwardCudaWorkspaceBytes(const RowNormBackwardArgs& args) {

@@ -3,9 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <iterator>
 
 #include "dispatch/segment_table.h"
 #include "row_norm/row_norm_device.h"
+#include "row_norm/row_norm_finalize_device.h"
 
 namespace norm_device {
 
@@ -67,15 +69,15 @@ struct RingBackwardParams {
   float* dweight_partials;  // [chunks * row blocks, hidden_size]; null: not wanted
   float* dbias_partials;
   double* strip_totals;  // kStrips: sums of blocks, where one takes many rows; else null
-  void* dweight;  // group kernel: one block writes the sums themselves; null where partial rows are
-  void* dbias;    // finalized
+  void* dweight;         // the sums themselves, by this launch; null where another one finalizes
+  void* dbias;
   int64_t rows;
   int64_t hidden_size;
   int64_t row_blocks;  // blocks (clusters) that rows are dealt out to in turn
   float weight_offset;
   bool weight_is_f32;
   bool has_edges;            // some tensor begins or ends inside 16 bytes
-  int stages;                // long rows: rows in the ring
+  int stages;                // long rows: units of rows in the ring
   int ring_tensors;          // 3 with dresidual_sum, else 2
   int tensor_bytes;          // of one chunk of one tensor in a stage
   int column_totals_offset;  // in shared memory, in bytes; group kernel: negative without totals
@@ -99,24 +101,26 @@ struct RingBackwardParams {
 using RingBackwardSegments = SegmentTable<RingBackwardParams, 64>;
 static_assert(sizeof(RingBackwardSegments) <= kMaxKernelParameterBytes);
 
+/// Of a long row: g * d, g, and x as a pair.
+constexpr int LongRowSums(RowKind kind) { return kind == RowKind::kLayer ? 4 : 1; }
+
 /// Where warps that share a row leave their sums: f32 by turns, f64 for rows that need it.
 inline constexpr int kExchangeTurns = 4;
 constexpr int ExchangeFloats(RowKind kind, int all_warps) {
   return kExchangeTurns * (kind == RowKind::kLayer ? 4 : 1) * all_warps;
 }
-/// The same of long rows, in bytes. `all_warps`: a multiple of 4.
-constexpr int LongExchangeBytes(RowKind kind, int all_warps) {
-  const int sums = kind == RowKind::kLayer ? 2 * sizeof(float) + sizeof(double) : sizeof(float);
-  return kExchangeTurns * sums * all_warps;
+/// The same of long rows, in bytes: f32 of so many rows at once. `all_warps`: a multiple of 4.
+constexpr int LongExchangeBytes(RowKind kind, int rows, int all_warps) {
+  return kExchangeTurns * LongRowSums(kind) * rows * static_cast<int>(sizeof(float)) * all_warps;
 }
 constexpr int CarefulDoubles(int block_warps) { return 3 * block_warps; }
 
 /// Rows whose terms are added up in a plain f32 register: each addition rounds by at most 2^-24 of
 /// the sum.
 inline constexpr int kPlainSumRows = 32;
-/// As kPlainSumRows, of long rows. Rounding by at most half the last place of sums of so many equal
-/// terms adds up to 0.94e-6 of their total.
-inline constexpr int kPlainSumRowsOfLong = 40;
+/// As kPlainSumRows, of the long-row kernel, which adds up the terms of so many rows first. Rounding
+/// by at most half the last place of sums of equal terms adds up to 0.94e-6 of their total.
+constexpr int LongPlainSums(int rows) { return rows == 1 ? 40 : 36; }
 
 /// The column kernel: dweight and dbias partials of strips of rows, for rows too long for
 /// registers.
@@ -132,38 +136,9 @@ struct ColumnParams {
   bool aligned;
 };
 
-/// Adds up partials in order: gradient[h] = sum_p partials[p, h]. Zero partials give zeros.
-struct FinalizeParams {
-  const void* dweight_partials;  // f32 or f64
-  const void* dbias_partials;
-  void* dweight;
-  void* dbias;
-  int64_t partials;
-  int64_t hidden_size;
-};
-
-/// A segment has the blocks it would have alone.
-using FinalizeSegments = SegmentTable<FinalizeParams, 64>;
-static_assert(sizeof(FinalizeSegments) <= kMaxKernelParameterBytes);
-
 inline constexpr int kStatisticsMaxThreads = 512;
 inline constexpr int kColumnThreadsX = 32;  // column granules of a block of the column kernel
 inline constexpr int kColumnThreadsY = 8;
-inline constexpr int kFinalizeThreads = 256;
-
-/// How a block of the finalize kernel divides columns and partial rows.
-struct FinalizeShape {
-  int columns;  // of a thread: consecutive ones
-  int lanes;    // that have other columns; the other threads have other partial rows
-
-  constexpr int block_columns() const { return columns * lanes; }
-};
-constexpr FinalizeShape FinalizeShapeOf(int64_t hidden_size, bool partials_are_f64) {
-  // Short rows: many small blocks keep the device busy; long ones: few that read long pieces.
-  constexpr int64_t kLongRow = 16384;
-  if (partials_are_f64 || hidden_size % 4 != 0) return {1, 32};
-  return {4, hidden_size < kLongRow ? 8 : hidden_size < 2 * kLongRow ? 16 : 32};
-}
 
 /// Mean and rstd of rows, for the ring kernels where the caller has none.
 struct RowStatisticsParams {
@@ -176,7 +151,7 @@ struct RowStatisticsParams {
   bool aligned;
 };
 
-inline constexpr int kMaxGroups = 8;        // of a block of the group kernel
+inline constexpr int kMaxGroups = 7;        // of a block of the group kernel
 inline constexpr int kMaxGroupStages = 32;  // of all its groups
 inline constexpr int kMaxGroupWarps = 16;   // of all its groups
 
@@ -187,12 +162,15 @@ inline constexpr int kTileThreads = 512;       // of a block of the warp kernel
 inline constexpr int kMaxRingThreads = 512;    // of a block that owns a row, or a part of it
 inline constexpr int kRingThreadsPerSm = 512;  // what about 128 registers a thread leave room for
 
-/// Granules of a thread of the block kernel: 16 elements; 8 where they are single and many threads
-/// are better than few.
-constexpr int BlockGranules(int bytes_per_element, bool wide, int64_t columns) {
+/// Granules of a thread of the block kernel: 16 elements; fewer where they are single and many
+/// threads are better than few.
+constexpr int BlockGranules(RowKind kind, int bytes_per_element, bool wide, int64_t columns) {
   constexpr int64_t kFewColumns = 1024;
+  constexpr int64_t kMoreColumns = int64_t{9} * kMaxRingThreads;
   if (wide) return bytes_per_element;
-  return bytes_per_element == 4 && columns <= kFewColumns ? 8 : 16;
+  if (bytes_per_element != 4) return 16;
+  if (columns <= kFewColumns) return 8;
+  return kind == RowKind::kLayer && columns <= kMoreColumns ? 9 : 16;
 }
 /// Stages of the pipelined block kernel with which its warps need no barrier: two rows at work, one
 /// done with, two under way.
@@ -204,17 +182,31 @@ constexpr int TileTotalsStride(int granule) { return granule > 1 ? 32 + 32 / gra
 template <int kGranule>
 inline constexpr int kTileTotalsStride = TileTotalsStride(kGranule);
 
-/// Granules that a thread of the long-row kernel has of a row, and the most threads of a block that
-/// have any; a warp that feeds them comes on top.
-struct LongGranules {
-  int of_row;
-  int max_threads;
+/// What a thread of the long-row kernel takes at a time: granules of each of so many rows, which
+/// make up for granules. A chunk of the ring is one granule of every thread.
+struct LongTile {
+  int granules;
+  int rows;
+  int max_threads;  // of a block that have granules; a warp that feeds them comes on top
+  int together;     // chunks whose loads overlap
+  bool apart;       // a unit of rows arrives as a whole before the one before leaves; else in turns
 };
-/// Two choices, the second for parts of rows that the first does not hold.
-constexpr LongGranules FewLongGranules(RowKind kind, int element_bytes) {
-  return kind == RowKind::kRms && element_bytes == 2 ? LongGranules{4, 480} : LongGranules{5, 352};
+/// Those that kernels are built for.
+inline constexpr LongTile kLongTiles[] = {
+    {4, 1, 480, 2, true}, {3, 2, 352, 1, false}, {6, 1, 352, 1, false}};
+inline constexpr int kLongTileCount = static_cast<int>(std::size(kLongTiles));
+/// Whether there are kernels of a tile. The second has no room for sums of two gradients where a
+/// granule is 8 elements.
+constexpr bool LongTileServes(int tile, RowKind kind, int element_bytes) {
+  return tile != 1 || kind == RowKind::kRms || element_bytes == 4;
 }
-inline constexpr LongGranules kManyLongGranules = {6, 352};
+/// Units of the ring: one leaves, one arrives, and one is under way where they do not take turns.
+constexpr int LeastLongUnits(LongTile tile) { return tile.apart ? 3 : 2; }
+/// Whether weights wait in shared memory: sums of two gradients leave no registers for those of so
+/// many elements.
+constexpr bool LongWeightsAreShared(RowKind kind, int granules, int element_bytes) {
+  return kind == RowKind::kLayer && element_bytes == 2 && granules > 3;
+}
 inline constexpr int kMaxLongSlots = 24;  // of a block's ring
 
 /// Which ring kernel.
@@ -223,7 +215,7 @@ struct RingKernel {
   bool wide;           // granules of 16 bytes, else single elements
   bool aligned;        // wide: all tensors begin at multiples of 16 bytes
   bool pipelined;      // kBlock: sm_90 and later; always so for kCluster
-  int granules;        // of a thread; kStrips: the index of the shape
+  int granules;        // of a thread; kStrips, kLong: the index of the shape
   int lanes;           // kTiles: that share a row
   bool plain = false;  // kLong: aligned, without dresidual_sum
 };

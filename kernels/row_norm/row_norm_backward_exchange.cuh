@@ -34,7 +34,7 @@ __device__ inline uint32_t AddressOfPeer(uint32_t shared_address, int rank) {
 /// A warp sends the sums of row i + 4 after it has received those of row i + 2, which others sent
 /// after they had received those of row i: with four turns nobody overwrites what is still to be
 /// read. Pipelined: mbarriers tell that all have sent; else a barrier of the block does.
-/// kExactMean: the sum of d as a pair, of every row.
+/// kExactMean: the sum of x as a pair, of every row.
 template <RowKind kKind, bool kExactMean, bool kCluster, bool kPipelined>
 class WarpExchange {
   static_assert(kPipelined || !kCluster);
@@ -59,22 +59,26 @@ class WarpExchange {
   }
 
   /// Hands this thread's sums over; `d` where the row is corrected, which all threads agree on.
-  /// kExactMean: `exact_d` in its place.
-  __device__ void Send(const RowTotals<float>& sums, double exact_d, bool corrected, int turn) {
+  /// kExactMean: `x`, a sum less its beginning, in its place.
+  __device__ void Send(const RowTotals<float>& sums, const SplitSum& x, bool corrected, int turn) {
     const int lane = threadIdx.x % kWarpThreads;
-    if constexpr (kKind == RowKind::kLayer) {
+    if constexpr (kExactMean) {
+      // A quarter of the lanes goes on with each of gd, g and the two of x.
+      constexpr int kHalf = kWarpThreads / 2;
+      constexpr int kQuarter = kWarpThreads / 4;
+      const bool low = lane < kHalf;
+      const float a = (low ? sums.gd : x.sum) + Other(low ? x.sum : sums.gd, kHalf);
+      const float b = (low ? sums.g : x.lost) + Other(low ? x.lost : sums.g, kHalf);
+      const bool first = lane % kHalf < kQuarter;
+      const float sum = (first ? a : b) + Other(first ? b : a, kQuarter);
+      Deliver(LanesSum<kQuarter>(sum), lane / kQuarter, lane % kQuarter, turn);
+    } else if constexpr (kKind == RowKind::kLayer) {
       // Half the lanes go on with gd, half with g.
       constexpr int kHalf = kWarpThreads / 2;
       const bool low = lane < kHalf;
       const float other = __shfl_xor_sync(kAllLanes, low ? sums.g : sums.gd, kHalf);
       Deliver(LanesSum<kHalf>((low ? sums.gd : sums.g) + other), lane / kHalf, lane % kHalf, turn);
-      if constexpr (kExactMean) {
-        double total[1] = {exact_d};
-        LaneSum<kWarpThreads>(total);
-        const auto high = static_cast<float>(total[0]);
-        Deliver(high, kValues, lane, turn);
-        Deliver(static_cast<float>(total[0] - static_cast<double>(high)), kValues + 1, lane, turn);
-      } else if (corrected) {
+      if (corrected) {
         Deliver(LanesSum<kWarpThreads>(sums.d), kValues, lane, turn);
       }
     } else {
@@ -83,7 +87,7 @@ class WarpExchange {
 #if __CUDA_ARCH__ >= 900
     if (kCluster) {
       if (threadIdx.x == 0) {
-        const int values = kValues + (kExactMean ? 2 : corrected ? 1 : 0);
+        const int values = kValues + (!kExactMean && corrected ? 1 : 0);
         arrived_[turn].ArriveExpecting(all_warps_ * values * static_cast<int>(sizeof(float)));
       }
     } else if (kPipelined) {
@@ -97,25 +101,28 @@ class WarpExchange {
   __device__ void Wait(int turn, uint32_t parity) const { arrived_[turn].Wait(parity); }
 
   /// The totals, after Wait or a barrier of the block that follows Send.
-  __device__ RowTotals<float> Receive(bool corrected, int turn) const {
+  __device__ RowTotals<float> Receive(const GivenStats& stats, int64_t hidden_size, bool corrected,
+                                      int turn) const {
     const int lane = threadIdx.x % kWarpThreads;
-    const float sum =
-        LanesSum<kValueLanes>(PartSum(lane / kValueLanes, lane % kValueLanes, kValueLanes, turn));
+    // f32 holds the sums of rows of one block.
+    using Total = std::conditional_t<kExactMean && kCluster, double, float>;
+    const Total total = LanesSum<kValueLanes>(
+        PartSum<Total>(lane / kValueLanes, lane % kValueLanes, kValueLanes, turn));
+    float sum = static_cast<float>(total);
+    if constexpr (kExactMean) {
+      if (lane / kValueLanes == 2) {
+        sum = SplitSum::Deviation(total, stats, SplitSum::Shift(stats), hidden_size);
+      }
+    }
     RowTotals<float> totals;
     totals.gd = kValues == 1 ? sum : __shfl_sync(kAllLanes, sum, 0);
     if (kKind == RowKind::kLayer) {
       totals.g = __shfl_sync(kAllLanes, sum, kValueLanes);
       if constexpr (kExactMean) {
-        double total[1] = {};
-#pragma unroll 1
-        for (int i = lane; i < all_warps_; i += kWarpThreads) {
-          total[0] += static_cast<double>(Part(kValues, turn)[i]) +
-                      static_cast<double>(Part(kValues + 1, turn)[i]);
-        }
-        LaneSum<kWarpThreads>(total);
-        totals.d = static_cast<float>(total[0]);
+        totals.d = __shfl_sync(kAllLanes, sum, 2 * kValueLanes) +
+                   __shfl_sync(kAllLanes, sum, 3 * kValueLanes);
       } else if (corrected) {
-        totals.d = LanesSum<kWarpThreads>(PartSum(kValues, lane, kWarpThreads, turn));
+        totals.d = LanesSum<kWarpThreads>(PartSum<float>(kValues, lane, kWarpThreads, turn));
       }
     }
     return totals;
@@ -123,12 +130,17 @@ class WarpExchange {
 
  private:
   static constexpr unsigned kAllLanes = 0xffffffffU;
-  static constexpr int kValues = kKind == RowKind::kLayer ? 2 : 1;  // gd, g
-  static constexpr int kSlots = kKind == RowKind::kLayer ? 4 : 1;   // and d, as a pair
-  static constexpr int kValueLanes = kWarpThreads / kValues;        // that go on with one value
+  /// Sent of every row: gd, g, x as a pair.
+  static constexpr int kValues = kExactMean ? 4 : kKind == RowKind::kLayer ? 2 : 1;
+  static constexpr int kSlots = kKind == RowKind::kLayer ? 4 : 1;
+  static constexpr int kValueLanes = kWarpThreads / kValues;  // that go on with one value
 
-  template <int kLanes>
-  __device__ static float LanesSum(float value) {
+  __device__ static float Other(float value, int distance) {
+    return __shfl_xor_sync(kAllLanes, value, distance);
+  }
+
+  template <int kLanes, typename A>
+  __device__ static A LanesSum(A value) {
 #pragma unroll
     for (int offset = kLanes / 2; offset > 0; offset /= 2)
       value += __shfl_xor_sync(kAllLanes, value, offset);
@@ -137,11 +149,12 @@ class WarpExchange {
   __device__ float* Part(int slot, int turn) const {
     return parts_ + (turn * kSlots + slot) * all_warps_;
   }
-  __device__ float PartSum(int slot, int first, int step, int turn) const {
+  template <typename A>
+  __device__ A PartSum(int slot, int first, int step, int turn) const {
     const float* part = Part(slot, turn);
-    float sum = first < all_warps_ ? part[first] : 0.0F;
+    A sum = first < all_warps_ ? static_cast<A>(part[first]) : A(0);
 #pragma unroll 1
-    for (int i = first + step; i < all_warps_; i += step) sum += part[i];
+    for (int i = first + step; i < all_warps_; i += step) sum += static_cast<A>(part[i]);
     return sum;
   }
   /// To the block of rank `peer`, if there is one.

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#include "row_norm/row_norm_backward_column_sums.cuh"
 #include "row_norm/row_norm_backward_group_columns.cuh"
 #include "row_norm/row_norm_backward_ring.cuh"
 
@@ -102,7 +103,8 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
   group.Sync();
 
   const bool release_early = p.stages == 2;  // else a row's stage is filled again a row later
-  const bool direct = p.dweight != nullptr || p.dbias != nullptr;
+  const bool has_partials = p.dweight_partials != nullptr || p.dbias_partials != nullptr;
+  const bool direct = !has_partials && (p.dweight != nullptr || p.dbias != nullptr);
   int stage = 0;
   uint32_t parity = 0;
   int rows_done = 0;  // of this partial row
@@ -121,11 +123,14 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
       }
       return;
     }
+    // Of a direct request a group has one row or none.
+    const int adding_groups = direct ? static_cast<int>(p.rows) : groups;
+    if (group.index >= adding_groups) return;
     auto* column_totals = reinterpret_cast<float*>(shared + p.column_totals_offset);
-    if (groups > 1 && !(first_turn && group.index == 0)) group.AwaitTurn();
+    if (adding_groups > 1 && !(first_turn && group.index == 0)) group.AwaitTurn();
     first_turn = false;
     if (!(begins && group.index == 0)) own.AddTotals(column_totals, group.warp);
-    const bool last_group = group.index == groups - 1;
+    const bool last_group = group.index == adding_groups - 1;
     if (direct && last_group) {
       own.StoreGradients(p);
       return;
@@ -135,7 +140,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
       own.StorePartials(p, column_totals, group.warp, at);
       if (partial + 1 == p.block_partials) return;
     }
-    if (groups > 1) group.HandOver(last_group ? 0 : group.index + 1);
+    if (adding_groups > 1) group.HandOver(last_group ? 0 : group.index + 1);
     own.Clear();
   };
 
@@ -200,6 +205,10 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
       rows_done = 0;
       ++partial;
     }
+  }
+  if constexpr (std::is_same_v<Launch, RingBackwardParams>) {
+    if (!has_partials || (p.dweight == nullptr && p.dbias == nullptr)) return;
+    SumPartialRows<X>(p, reinterpret_cast<double*>(shared));
   }
 }
 

@@ -17,8 +17,8 @@
 
 namespace norm_device {
 
-template <typename X, RowKind kKind, int kGranules, LongScale kScale, bool kPlain, int kMaxThreads,
-          typename Launch>
+template <typename X, RowKind kKind, int kGranules, int kTileRows, int kMaxThreads, int kTogether,
+          bool kApart, bool kPlain, typename Launch>
 __global__ void __launch_bounds__(kMaxThreads + kWarpThreads, 1)
     RowBackwardLong(const __grid_constant__ Launch launch) {
 #if __CUDA_ARCH__ >= 900
@@ -26,15 +26,18 @@ __global__ void __launch_bounds__(kMaxThreads + kWarpThreads, 1)
   __shared__ LongShared shared;
   AllowDependentLaunch();
   const auto [p, block] = FindRequest(launch);
-  const LongPlace place(p, block, kGranules, kWideElements<X>);
+  using Rows = LongRows<X, kKind, kGranules, kTileRows, kTogether, kApart, kPlain>;
+  constexpr LongTile kTile = {kGranules, Rows::kRows};
+  const LongPlace place(p, block, kTile, kWideElements<X>);
   const uint32_t ring = SharedAddress(dynamic_shared);
-  const LongExchange<kKind> exchange(reinterpret_cast<float*>(dynamic_shared + p.exchange_offset),
-                                     shared.arrived, place.rank, p.cluster_blocks, place.warps);
+  const typename Rows::Exchange exchange(
+      reinterpret_cast<float*>(dynamic_shared + p.exchange_offset), shared.arrived, place.rank,
+      p.cluster_blocks, place.warps);
   if (static_cast<int>(threadIdx.x) / kWarpThreads == place.warps) {
     // Only this warp uses these before the cluster's barrier.
     if (threadIdx.x % kWarpThreads == 0) shared.Init(p.cluster_blocks, place.warps);
     __syncwarp();
-    LongFeeder<X> feeder(p, place, shared, ring, kGranules, kKind == RowKind::kLayer);
+    LongFeeder<X> feeder(p, place, shared, ring, kTile, kKind == RowKind::kLayer);
     feeder.Start();
     __syncwarp();
     ClusterArrive();
@@ -47,7 +50,6 @@ __global__ void __launch_bounds__(kMaxThreads + kWarpThreads, 1)
     const LongCarefulExchange careful = {
         reinterpret_cast<double*>(dynamic_shared + p.careful_offset), shared.again, place.rank,
         p.cluster_blocks, place.warps};
-    using Rows = LongRows<X, kKind, kGranules, kScale, kPlain>;
     float terms[2 * Rows::Columns::kElements];
     Rows rows(p, place, shared, exchange, careful, ring, terms);
     rows.LoadWeight(ring + p.weights_offset);

@@ -59,6 +59,7 @@ struct LongCarefulExchange {
 /// Where a thread's part of a row lies.
 struct LongRowPlace {
   uint32_t ring;   // its first granule
+  int step;        // bytes from each of its granules to the next
   int64_t offset;  // of its first column in the tensors
   int column;      // in the row
   bool active;
@@ -76,7 +77,7 @@ __device__ __noinline__ void CarefulLongRow(const RingBackwardParams& p, LongPla
   constexpr int kElements = V * kGranules;
   const int granules = row.has_last ? kGranules : row.active ? kGranules - 1 : 0;
   const auto wide = [&](int tensor, int e) {
-    const uint32_t address = row.ring + e / V * place.slot_bytes + tensor * p.tensor_bytes +
+    const uint32_t address = row.ring + e / V * row.step + tensor * p.tensor_bytes +
                              e % V * static_cast<int>(sizeof(StorageOf<X>));
     StorageOf<X> value;
     if constexpr (sizeof(value) == 4) {

@@ -22,33 +22,19 @@ struct LongCoefficients {
   float shift = 0.0F;
 };
 
-/// A sum that starts at a bias larger than its terms: then the rounding of each addition is exact to
-/// tell, and is summed apart.
-struct BiasedSum {
-  float sum = 0.0F;
-  float lost = 0.0F;
-
-  __device__ void Add(float term) {
-    const float next = sum + term;
-    lost += term - (next - sum);
-    sum = next;
-  }
-  __device__ double Total(float bias) const {
-    return (static_cast<double>(sum) - static_cast<double>(bias)) + static_cast<double>(lost);
-  }
-  /// More than any x of a row but outliers, and than the sum of a thread's.
-  __device__ static float Bias(const GivenStats& stats) {
-    constexpr float kTimes = 1024.0F;
-    return kTimes * (fabsf(stats.mean) + 1.0F / stats.rstd);
-  }
-};
-
 /// A thread's sums of a row: of g * d, where d is x less the mean if the row is centred, and else x;
 /// of g; of x, if the row is centred: it tells what rounding took from the given mean.
 struct LongSums {
   float gd = 0.0F;
   float g = 0.0F;
-  BiasedSum x;
+  SplitSum x;
+};
+
+/// Of a row that arrives. `mean`: 0 if it is not centred.
+struct LongCentre {
+  float mean = 0.0F;
+  float shift = 0.0F;  // see SplitSum
+  float begin = 0.0F;
 };
 
 /// From the sums of g * d and g, where d is x less the mean if the row is centred, and else x.
@@ -133,40 +119,78 @@ class LongColumns {
   }
   /// Adds granule g of a row to its sums; one that is not there is any of the row.
   template <bool kCentred>
-  __device__ void AddUp(int g, bool has, const Packed& x, const Packed& dy, float mean,
-                        LongSums (&sums)[2]) {
+  __device__ void AddUp(int g, bool has, const Packed& x, const Packed& dy,
+                        const LongCentre& centre, LongSums& sums) const {
     const Scales scales = Scale(g);
+    // Two chains of additions.
+    float gd[2] = {sums.gd, 0.0F};
+    float of_g[2] = {sums.g, 0.0F};
 #pragma unroll
     for (int v = 0; v < V; ++v) {
-      LongSums& part = sums[v % 2];
       const float scaled = dy.Wide(v) * Scaled(scales, g, v);
-      const float d = kCentred ? x.Wide(v) - mean : x.Wide(v);
-      part.gd = fmaf(scaled, d, part.gd);
-      if (kHasBias) part.g += scaled;
-      if (kCentred) sums[0].x.Add(g < kGranules - 1 || has ? x.Wide(v) : 0.0F);
+      const float d = kCentred ? x.Wide(v) - centre.mean : x.Wide(v);
+      gd[v % 2] = fmaf(scaled, d, gd[v % 2]);
+      if (kHasBias) of_g[v % 2] += scaled;
+    }
+    sums.gd = gd[0] + gd[1];
+    sums.g = of_g[0] + of_g[1];
+    if constexpr (kCentred) {
+      const bool counts = g < kGranules - 1 || has;
+      if constexpr (V == 4) {
+#pragma unroll
+        for (int v = 0; v < V; ++v) sums.x.Add(counts ? x.Wide(v) - centre.shift : 0.0F);
+      } else {
+        // f32 holds the sum of a few 16-bit values.
+        const float sum = ((x.Wide(0) + x.Wide(1)) + (x.Wide(2) + x.Wide(3))) +
+                          ((x.Wide(4) + x.Wide(5)) + (x.Wide(6) + x.Wide(7)));
+        sums.x.Add(counts ? sum : 0.0F);
+      }
     }
   }
 
-  /// dx of granule g, and its terms.
-  template <bool kCentred>
+  /// Sums of the terms of one granule's columns over a few rows.
+  struct Terms {
+    float dweight[V];
+    float dbias[kHasBias ? V : 1];
+
+    __device__ void Clear() {
+#pragma unroll
+      for (int v = 0; v < V; ++v) {
+        dweight[v] = 0.0F;
+        if (kHasBias) dbias[v] = 0.0F;
+      }
+    }
+  };
+
+  /// dx of granule g; its terms begin `terms`, or are added to them.
+  template <bool kCentred, bool kFirst>
   __device__ void Gradients(int g, const Packed& x, const Packed& dy, const LongCoefficients& row,
-                            float (&dx)[V]) {
+                            float (&dx)[V], Terms& terms) const {
     const Scales scales = Scale(g);
 #pragma unroll
     for (int v = 0; v < V; ++v) {
       const float wide = dy.Wide(v);
-      float& dweight = dweight_[g * V + v];
+      float& dweight = terms.dweight[v];
       if constexpr (kHasBias) {
         const float h = kCentred ? fmaf(x.Wide(v) - row.mean, row.rstd, row.h_shift)
                                  : fmaf(x.Wide(v), row.rstd, row.h_shift);
-        dweight = fmaf(wide, h, dweight);
-        dbias_[g * V + v] += wide;
+        dweight = kFirst ? wide * h : fmaf(wide, h, dweight);
+        terms.dbias[v] = kFirst ? wide : terms.dbias[v] + wide;
         dx[v] = fmaf(wide * Scaled(scales, g, v), row.rstd, fmaf(row.slope, h, row.shift));
       } else {
         const float scaled = wide * row.rstd;
-        dweight = fmaf(scaled, x.Wide(v), dweight);
+        dweight = kFirst ? scaled * x.Wide(v) : fmaf(scaled, x.Wide(v), dweight);
         dx[v] = fmaf(scaled, Scaled(scales, g, v), row.slope * x.Wide(v));
       }
+    }
+  }
+
+  __device__ Terms& Sums(int g) { return sums_[g]; }
+  __device__ void Add(int g, const Terms& terms) {
+#pragma unroll
+    for (int v = 0; v < V; ++v) {
+      sums_[g].dweight[v] += terms.dweight[v];
+      if (kHasBias) sums_[g].dbias[v] += terms.dbias[v];
     }
   }
 
@@ -174,16 +198,17 @@ class LongColumns {
   __device__ void AddTerms(const float* terms) {
 #pragma unroll
     for (int e = 0; e < kElements; ++e) {
-      dweight_[e] += terms[e];
-      if (kHasBias) dbias_[e] += terms[kElements + e];
+      sums_[e / V].dweight[e % V] += terms[e];
+      if (kHasBias) sums_[e / V].dbias[e % V] += terms[kElements + e];
     }
   }
 
   /// Writes granule g of the sums to the columns from `column` on, and begins new sums. Reached by
   /// all lanes of a warp.
   __device__ void StoreSums(int g, const RingBackwardParams& p, int64_t column, bool has) {
-    StoreGranule(p.dweight_partials, column, has, dweight_ + g * V);
-    if constexpr (kHasBias) StoreGranule(p.dbias_partials, column, has, dbias_ + g * V);
+    StoreGranule(p.dweight_partials, column, has, sums_[g].dweight);
+    if constexpr (kHasBias) StoreGranule(p.dbias_partials, column, has, sums_[g].dbias);
+    sums_[g].Clear();
   }
 
  private:
@@ -211,7 +236,8 @@ class LongColumns {
   }
 
   /// Lanes in pairs where V is 8, so that they write the 32 bytes of a memory sector at once.
-  __device__ static void StoreGranule(float* partials, int64_t column, bool has, float* sums) {
+  __device__ static void StoreGranule(float* partials, int64_t column, bool has,
+                                      const float* sums) {
     if (partials != nullptr) {
       partials += column;
       if constexpr (V == 4) {
@@ -236,15 +262,12 @@ class LongColumns {
         }
       }
     }
-#pragma unroll
-    for (int v = 0; v < V; ++v) sums[v] = 0.0F;
   }
 
   float scale_[kScale == LongScale::kRegisters ? kElements : 1];
   uint32_t place_;
   int place_step_;
-  float dweight_[kElements] = {};
-  float dbias_[kHasBias ? kElements : 1] = {};
+  Terms sums_[kGranules] = {};
 };
 
 }  // namespace norm_device

@@ -30,17 +30,16 @@ __device__ inline void SendWordToPeer(const void* own, const TransferBarrier& ow
 #endif
 }
 
-/// A warp sends the sums of row i + 4 after it has received those of row i + 2, which others sent
-/// after they had received those of row i: with four turns nobody overwrites what is still to be
-/// read.
-template <RowKind kKind>
+/// Sums of a unit of rows. A warp sends those of unit i + 4 after it has received those of unit
+/// i + 2, which others sent after they had received those of unit i: with four turns nobody
+/// overwrites what is still to be read.
+template <RowKind kKind, int kRows>
 class LongExchange {
  public:
   static constexpr int kTurns = kExchangeTurns;
-  static constexpr int kValues = kKind == RowKind::kLayer ? 2 : 1;
+  static constexpr int kMostValues = LongRowSums(kKind) * kRows;
 
-  /// `parts`: f32 [kTurns, kValues, RoundUp(warps of the cluster, 4)]; kLayer: then f64 [kTurns,
-  /// warps of the cluster].
+  /// `parts`: [kTurns, kMostValues, RoundUp(warps of the cluster, 4)].
   __device__ LongExchange(float* parts, TransferBarrier* arrived, int rank, int blocks, int warps)
       : parts_(parts),
         arrived_(arrived),
@@ -53,105 +52,113 @@ class LongExchange {
   __device__ void Init() const {
     const int lane = threadIdx.x % kWarpThreads;
     if (lane < kTurns) arrived_[lane].Init(LongArrivals(blocks_, all_warps_));
-    for (int i = lane; i < kTurns * kValues * 4; i += kWarpThreads) {
+    for (int i = lane; i < kTurns * kMostValues * 4; i += kWarpThreads) {
       const int place = stride_ - 4 + i % 4;
       if (place >= all_warps_) parts_[i / 4 * stride_ + place] = 0.0F;
     }
     TransferBarrier::FenceInit();
   }
 
-  /// Hands this thread's sums over; `x` where `centred`, which all threads agree on.
-  template <bool kMayCentre>
-  __device__ void Send(float gd, float g, double x, bool centred, int turn) const {
+  /// Sends this thread's part of some of the values, the first of which is `first`. The tree that
+  /// adds up a value is the same among however many.
+  template <int kValues>
+  __device__ void Send(float (&values)[kValues], int first, int turn) const {
+    constexpr int kLanes = kWarpThreads / kValues;  // that go on with one value
     const int lane = threadIdx.x % kWarpThreads;
-    TransferBarrier& arrived = arrived_[turn];
-    float* const part = parts_ + turn * kValues * stride_ + part_;
-    int bytes = kValues * static_cast<int>(sizeof(float));
-    if constexpr (kKind == RowKind::kRms) {
-      Deliver(Add<kWarpThreads>(gd), part, arrived, lane);
+    Halve<kWarpThreads / 2, kValues>(values);
+    const float sum = Add<kLanes>(values[0]);
+    float* const part = parts_ + (turn * kMostValues + first + lane / kLanes) * stride_ + part_;
+    if (blocks_ == 1) {
+      if (lane % kLanes == 0) *part = sum;
     } else {
-      // Half the lanes go on with gd, half with g.
-      constexpr int kHalf = kWarpThreads / 2;
-      const bool upper = lane >= kHalf;
-      const float sum = Add<kHalf>((upper ? g : gd) + Other(upper ? gd : g, kHalf));
-      Deliver(sum, part + lane / kHalf * stride_, arrived, lane % kHalf);
-      if (kMayCentre && centred) {
-        double total[1] = {x};
-        LaneSum<kWarpThreads>(total);
-        bytes += static_cast<int>(sizeof(double));
-        double* const wide = WideParts(turn) + part_;
-        if (blocks_ == 1) {
-          if (lane == 0) *wide = total[0];
-        } else if (lane < blocks_) {
-          SendToPeer(wide, arrived, lane, static_cast<uint64_t>(__double_as_longlong(total[0])));
-        }
+#pragma unroll 1
+      for (int peer = lane % kLanes; peer < blocks_; peer += kLanes) {
+        SendWordToPeer(part, arrived_[turn], peer, sum);
       }
     }
+  }
+  /// After a warp has sent all its `values` values.
+  __device__ void Arrive(int values, int turn) const {
     if (blocks_ == 1) {
       __syncwarp();
-      if (lane == 0) arrived.Arrive();
+      if (threadIdx.x % kWarpThreads == 0) arrived_[turn].Arrive();
     } else if (threadIdx.x == 0) {
-      arrived.ArriveExpecting(all_warps_ * bytes);
+      arrived_[turn].ArriveExpecting(all_warps_ * values * static_cast<int>(sizeof(float)));
     }
   }
 
-  /// The totals of the i-th row, when they are there; d is the sum of x less the given mean.
-  template <bool kMayCentre>
-  __device__ RowTotals<float> Receive(bool centred, float mean, int64_t hidden_size, int i) const {
-    const int turn = i % kTurns;
-    arrived_[turn].Wait(i / kTurns & 1);
-    const float* parts = parts_ + turn * kValues * stride_;
+  /// Returns when the sums of unit i are there.
+  __device__ void Wait(int i) const { arrived_[i % kTurns].Wait(i / kTurns & 1); }
+  /// Totals of some values, in type A: lane v * 32 / kValues has value first + v.
+  template <int kValues, typename A>
+  __device__ A Totals(int first, int turn) const {
+    constexpr int kLanes = kWarpThreads / kValues;
     const int lane = threadIdx.x % kWarpThreads;
-    RowTotals<float> totals;
-    if constexpr (kKind == RowKind::kRms) {
-      totals.gd = Add<kWarpThreads>(PartSum(parts, lane, kWarpThreads));
+    return Add<kLanes>(PartSum<A>(parts_ + (turn * kMostValues + first + lane / kLanes) * stride_,
+                                  lane % kLanes, kLanes));
+  }
+
+  /// Both totals of a lane's row, of which it has one: lanes 16 and up the second.
+  __device__ static void Spread(float total, float& a, float& b) {
+    if constexpr (kKind == RowKind::kLayer) {
+      const bool upper = (threadIdx.x & 16) != 0;
+      const float other = __shfl_xor_sync(kAllLanes, total, 16);
+      a = upper ? other : total;
+      b = upper ? total : other;
     } else {
-      constexpr int kHalf = kWarpThreads / 2;
-      const float sum = Add<kHalf>(PartSum(parts + lane / kHalf * stride_, lane % kHalf, kHalf));
-      totals.gd = __shfl_sync(kAllLanes, sum, 0);
-      totals.g = __shfl_sync(kAllLanes, sum, kHalf);
-      if (kMayCentre && centred) {
-        const double* wide = WideParts(turn);
-        double x[1] = {0.0};
-        for (int k = lane; k < all_warps_; k += kWarpThreads) x[0] += wide[k];
-        LaneSum<kWarpThreads>(x);
-        totals.d = static_cast<float>(
-            fma(-static_cast<double>(hidden_size), static_cast<double>(mean), x[0]));
-      }
+      a = total;
     }
-    return totals;
+  }
+  /// All four, of which every eight lanes have another.
+  __device__ static void Spread(float total, float& a, float& b, float& c, float& d) {
+    float upper_half;  // of this quarter's lower or upper kind
+    float lower_half;
+    Spread(total, lower_half, upper_half);
+    const bool upper = (threadIdx.x & 8) != 0;
+    const float other_lower = __shfl_xor_sync(kAllLanes, lower_half, 8);
+    const float other_upper = __shfl_xor_sync(kAllLanes, upper_half, 8);
+    a = upper ? other_lower : lower_half;
+    b = upper ? lower_half : other_lower;
+    c = upper ? other_upper : upper_half;
+    d = upper ? upper_half : other_upper;
   }
 
  private:
   static constexpr unsigned kAllLanes = 0xffffffffU;
 
-  /// To the block of rank `peer`, if there is one.
-  __device__ void Deliver(float sum, float* part, const TransferBarrier& arrived, int peer) const {
-    if (blocks_ == 1) {
-      if (peer == 0) *part = sum;
-    } else if (peer < blocks_) {
-      SendWordToPeer(part, arrived, peer, sum);
-    }
-  }
-  __device__ static float Other(float value, int distance) {
+  template <typename A>
+  __device__ static A Other(A value, int distance) {
     return __shfl_xor_sync(kAllLanes, value, distance);
   }
-  template <int kLanes>
-  __device__ static float Add(float value) {
+  template <int kLanes, typename A>
+  __device__ static A Add(A value) {
 #pragma unroll
     for (int offset = kLanes / 2; offset > 0; offset /= 2) value += Other(value, offset);
     return value;
   }
-  __device__ double* WideParts(int turn) const {
-    return reinterpret_cast<double*>(parts_ + kTurns * kValues * stride_) + turn * all_warps_;
+  /// Half the lanes go on with the first half of the values, half with the second, down to one.
+  template <int kOffset, int kCount, int kValues>
+  __device__ static void Halve(float (&values)[kValues]) {
+    if constexpr (kCount > 1) {
+      const bool upper = (threadIdx.x & kOffset) != 0;
+#pragma unroll
+      for (int k = 0; k < kCount / 2; ++k) {
+        const float kept = upper ? values[k + kCount / 2] : values[k];
+        const float given = upper ? values[k] : values[k + kCount / 2];
+        values[k] = kept + Other(given, kOffset);
+      }
+      Halve<kOffset / 2, kCount / 2>(values);
+    }
   }
-  __device__ float PartSum(const float* parts, int first, int step) const {
+  template <typename A>
+  __device__ A PartSum(const float* parts, int first, int step) const {
     const auto* fours = reinterpret_cast<const float4*>(parts);
-    float sum = 0.0F;
+    A sum = 0;
 #pragma unroll 1
     for (int i = first; i < stride_ / 4; i += step) {
       const float4 four = fours[i];
-      sum += (four.x + four.y) + (four.z + four.w);
+      sum += (static_cast<A>(four.x) + static_cast<A>(four.y)) +
+             (static_cast<A>(four.z) + static_cast<A>(four.w));
     }
     return sum;
   }

@@ -1,43 +1,47 @@
 // The kernels of long rows that are built: one table for every activation type.
 #pragma once
 
+#include <utility>
+
 #include "row_norm/row_norm_backward_long.cuh"
 
 namespace norm_device {
 
-template <typename Launch, typename X, RowKind kKind, LongScale kScale, bool kPlain>
-const void* SelectLongGranules(int granules) {
-  const auto kernel = [&]<int kGranules, int kMaxThreads>() {
-    return reinterpret_cast<const void*>(
-        &RowBackwardLong<X, kKind, kGranules, kScale, kPlain, kMaxThreads, Launch>);
+template <typename Launch, typename X, RowKind kKind, bool kPlain>
+const void* SelectLongTile(int index) {
+  const void* kernel = nullptr;
+  const auto select = [&]<int kIndex>() {
+    constexpr LongTile kTile = kLongTiles[kIndex];
+    if constexpr (LongTileServes(kIndex, kKind, static_cast<int>(sizeof(StorageOf<X>)))) {
+      if (kIndex == index) {
+        kernel = reinterpret_cast<const void*>(
+            &RowBackwardLong<X, kKind, kTile.granules, kTile.rows, kTile.max_threads,
+                             kTile.together, kTile.apart, kPlain, Launch>);
+      }
+    }
   };
-  constexpr LongGranules kFew = FewLongGranules(kKind, static_cast<int>(sizeof(StorageOf<X>)));
-  constexpr LongGranules kMany = kManyLongGranules;
-  if (granules == kFew.of_row) return kernel.template operator()<kFew.of_row, kFew.max_threads>();
-  return granules == kMany.of_row ? kernel.template operator()<kMany.of_row, kMany.max_threads>()
-                                  : nullptr;
+  [&]<int... kIndices>(std::integer_sequence<int, kIndices...>) {
+    (select.template operator()<kIndices>(), ...);
+  }
+  (std::make_integer_sequence<int, kLongTileCount>());
+  return kernel;
 }
 
-template <typename X, RowKind kKind, LongScale kScale>
+template <typename X, RowKind kKind>
 const void* SelectLong(BackwardLaunchKind launch, const RingKernel& kernel) {
   if (launch == BackwardLaunchKind::kSegments) {
-    return SelectLongGranules<RingBackwardSegments, X, kKind, kScale, false>(kernel.granules);
+    return SelectLongTile<RingBackwardSegments, X, kKind, false>(kernel.granules);
   }
   if (kernel.plain) {
-    return SelectLongGranules<RingBackwardParams, X, kKind, kScale, true>(kernel.granules);
+    return SelectLongTile<RingBackwardParams, X, kKind, true>(kernel.granules);
   }
-  return SelectLongGranules<RingBackwardParams, X, kKind, kScale, false>(kernel.granules);
+  return SelectLongTile<RingBackwardParams, X, kKind, false>(kernel.granules);
 }
 
 template <typename X>
 const void* SelectLongKernel(BackwardLaunchKind launch, RowKind kind, const RingKernel& kernel) {
-  if (kind == RowKind::kRms) {
-    return SelectLong<X, RowKind::kRms, LongScale::kRegisters>(launch, kernel);
-  }
-  // Sums of two gradients leave no registers for the weights of so many elements.
-  constexpr LongScale kScale =
-      sizeof(StorageOf<X>) == sizeof(float) ? LongScale::kRegisters : LongScale::kShared;
-  return SelectLong<X, RowKind::kLayer, kScale>(launch, kernel);
+  return kind == RowKind::kRms ? SelectLong<X, RowKind::kRms>(launch, kernel)
+                               : SelectLong<X, RowKind::kLayer>(launch, kernel);
 }
 
 }  // namespace norm_device

@@ -13,19 +13,27 @@
 namespace norm_device {
 
 /// The warps that compute. kPlain: pointers are aligned and there is no dresidual_sum.
-template <typename X, RowKind kKind, int kGranules, LongScale kScale, bool kPlain>
+template <typename X, RowKind kKind, int kGranules, int kTileRows, int kTogether, bool kApart,
+          bool kPlain>
 class LongRows {
  public:
   static constexpr int V = kWideElements<X>;
   static constexpr bool kLayer = kKind == RowKind::kLayer;
+  static constexpr int kRows = kTileRows;
+  static constexpr int kChunks = kGranules * kRows;
   /// Rows of f32 are always centred: the mean's own rounding shows there.
   static constexpr bool kAlwaysCentred = kLayer && sizeof(StorageOf<X>) == sizeof(float);
+  static constexpr LongScale kScale =
+      LongWeightsAreShared(kKind, kGranules, static_cast<int>(sizeof(StorageOf<X>)))
+          ? LongScale::kShared
+          : LongScale::kRegisters;
   using Columns = LongColumns<X, kKind, kGranules, kScale>;
+  using Exchange = LongExchange<kKind, kRows>;
   using Packed = PackedGranule<X, V>;
 
   __device__ LongRows(const RingBackwardParams& p, const LongPlace& place, LongShared& shared,
-                      const LongExchange<kKind>& exchange, const LongCarefulExchange& careful,
-                      uint32_t ring, float* terms)
+                      const Exchange& exchange, const LongCarefulExchange& careful, uint32_t ring,
+                      float* terms)
       : p_(p),
         place_(place),
         shared_(shared),
@@ -41,9 +49,10 @@ class LongRows {
                   (kGranules - 1) * place.threads + static_cast<int>(threadIdx.x) < place.granules),
         full_(shared.full[0].Address()),
         empty_(threadIdx.x % kWarpThreads == 0 ? shared.empty[0].Address() : 0),
+        row_step_(p.row_blocks * p.hidden_size * static_cast<int64_t>(sizeof(StorageOf<X>))),
         dx_(reinterpret_cast<char*>(static_cast<StorageOf<X>*>(p.dx) + RowOffset(0))) {
-    arriving_.Begin(ring_, full_, ChunkOffset(kGranules), kRowBarrierBytes);
-    leaving_.Begin(ring_, empty_, ChunkOffset(kGranules), kRowBarrierBytes);
+    arriving_.Begin(ring_, full_, ChunkOffset(kChunks), kUnitBarrierBytes);
+    leaving_.Begin(ring_, empty_, ChunkOffset(kChunks), kUnitBarrierBytes);
   }
 
   /// `weights`: places in shared memory.
@@ -53,33 +62,39 @@ class LongRows {
   }
 
   __device__ void Run() {
-    int row = 0;  // that arrives
+    int unit = 0;  // that arrives
 #pragma unroll 1
     while (partial_ < p_.block_partials) {
-      // The last rows, and the partial rows of clusters with fewer rows than others.
-      const int last = min((partial_ + 1) * p_.partial_stages, place_.rows);
+      // The last units, and the partial rows of clusters with fewer rows than others.
+      const int last = min((partial_ + 1) * p_.partial_stages, place_.units);
 #pragma unroll 1
-      for (; row <= last; ++row) PassRow(row);
+      for (; unit <= last; ++unit) PassUnit(unit);
       StoreSums();
     }
   }
 
  private:
-  using Exchange = LongExchange<kKind>;
+  static constexpr unsigned kAllLanes = 0xffffffffU;
+  /// Sums of g * d and g of a unit's rows.
+  static constexpr int kValues = (kLayer ? 2 : 1) * kRows;
   static constexpr int kBarrierBytes = sizeof(TransferBarrier);
-  static constexpr int kRowBarrierBytes = kGranules * kBarrierBytes;
+  static constexpr int kUnitBarrierBytes = kChunks * kBarrierBytes;
 
   __device__ int chunk_columns() const {
     return p_.tensor_bytes / static_cast<int>(sizeof(StorageOf<X>));
   }
   __device__ bool Has(int g) const { return g < kGranules - 1 ? active_ : has_last_; }
+  /// Whether this thread's sums of a row count.
+  __device__ bool Counts() const { return kGranules > 1 ? active_ : has_last_; }
+  /// Whether a unit has row r; the first is always there.
+  __device__ bool HasRow(int unit, int r) const { return r == 0 || unit * kRows + r < place_.rows; }
   __device__ int ring_tensors() const { return kPlain ? 2 : p_.ring_tensors; }
-  /// The bytes of a chunk's slot after those of the row's first one.
+  /// The bytes of a chunk's slot after those of the unit's first one.
   __device__ int ChunkOffset(int chunk) const { return chunk * ring_tensors() * p_.tensor_bytes; }
-  /// A thread's granule of a chunk, of its first one where it has none.
-  __device__ Packed Load(const LongRingRow& row, int chunk, int tensor) const {
-    const int offset = chunk < kGranules - 1 || has_last_ ? ChunkOffset(chunk) : 0;
-    return LoadShared<X, V>(row.first + offset + tensor * p_.tensor_bytes);
+  /// A thread's granule of a row, of its first one where it has none.
+  __device__ Packed Load(const LongRingUnit& unit, int g, int r, int tensor) const {
+    const int offset = ChunkOffset((g < kGranules - 1 || has_last_ ? g * kRows : 0) + r);
+    return LoadShared<X, V>(unit.first + offset + tensor * p_.tensor_bytes);
   }
   __device__ int64_t RowOffset(int row) const {
     return (place_.cluster + row * p_.row_blocks) * p_.hidden_size + column_;
@@ -88,72 +103,156 @@ class LongRows {
     const float2 stats = shared_.stats[row % LongShared::kRows];
     return {stats.y, stats.x};
   }
+  /// Rows are centred where the mean's own rounding shows in dx or dweight.
+  __device__ bool IsCentred(const GivenStats& stats) const {
+    return kAlwaysCentred || (kLayer && (p_.weight_is_f32 || MeanNeedsCorrection(stats)));
+  }
 
-  /// A row arrives, the one before leaves. Rows are centred where the mean's own rounding shows in
+  /// Sums of a few 16-bit x do not round.
+  __device__ static float Shift(const GivenStats& stats) {
+    return sizeof(StorageOf<X>) == sizeof(float) ? SplitSum::Shift(stats) : 0.0F;
+  }
+
+  /// A unit arrives, the one before leaves. Rows are centred where the mean's own rounding shows in
   /// dx or dweight; 16-bit ones that are have code apart from the loop's.
-  __device__ void PassRow(int row) {
-    leaving_mean_ = mean_;
-    mean_ = 0.0F;
-    if (row < place_.rows) {
+  __device__ void PassUnit(int unit) {
+    const bool leaving_centred = centred_;
+    centred_ = false;
+    if (unit < place_.units) {
       WaitForBarrier(arriving_.barrier, arriving_.place.parity);
-      const GivenStats stats = Stats(row);
-      if (kAlwaysCentred || (kLayer && (p_.weight_is_f32 || MeanNeedsCorrection(stats)))) {
-        mean_ = stats.mean;
-      }
-    }
-    if (kAlwaysCentred || !kLayer || (mean_ == 0.0F && leaving_mean_ == 0.0F)) {
-      PassChunks<kAlwaysCentred>(row);
-    } else {
-      PassChunks<kLayer>(row);
-    }
-  }
-
-  template <bool kCentred>
-  __device__ void PassChunks(int row) {
-    LongSums sums[2];
-    float bias = 0.0F;
-    if (kCentred && row < place_.rows) sums[0].x.sum = bias = BiasedSum::Bias(Stats(row));
+      if (kLayer && !kAlwaysCentred) {
 #pragma unroll
-    for (int chunk = 0; chunk < kGranules; ++chunk) {
-      if (row < place_.rows) {
-        AddUp<kCentred>(row, chunk, sums);
-        if (chunk == kGranules - 1) Send<kCentred>(row, bias, sums);
-      }
-      if (row > 0) {
-        if (chunk == 0) Take<kCentred>(row - 1);
-        Output<kCentred>(chunk);
+        for (int r = 0; r < kRows; ++r) {
+          if (HasRow(unit, r) && IsCentred(Stats(unit * kRows + r))) centred_ = true;
+        }
       }
     }
-    if (row > 0) {
-      leaving_.place.Advance(p_.stages);
-      leaving_.Begin(ring_, empty_, ChunkOffset(kGranules), kRowBarrierBytes);
-      dx_ += p_.row_blocks * p_.hidden_size * static_cast<int64_t>(sizeof(StorageOf<X>));
+    if (kAlwaysCentred || !kLayer || !(centred_ || leaving_centred)) {
+      PassChunks<kAlwaysCentred>(unit, false);
+    } else {
+      PassChunks<kLayer>(unit, leaving_centred);
     }
   }
 
   template <bool kCentred>
-  __device__ void AddUp(int row, int chunk, LongSums (&sums)[2]) {
+  __device__ void PassChunks(int unit, bool leaving_centred) {
+    const bool arrives = unit < place_.units;
+    const bool leaves = unit > 0;
+    LongSums sums[kRows];
+    LongCentre centres[kCentred ? kRows : 1];
+    if (kCentred && arrives) {
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+        const GivenStats stats = Stats(unit * kRows + r);
+        centres[r].mean = IsCentred(stats) ? stats.mean : 0.0F;
+        centres[r].shift = Shift(stats);
+        centres[r].begin = SplitSum::Begin(stats, centres[r].shift);
+        sums[r].x.sum = centres[r].begin;
+      }
+    }
+    LongCoefficients rows[kRows];
+    typename Columns::Terms terms;
+#pragma unroll
+    for (int first = 0; first < kChunks; first += kTogether) {
+      if (arrives) {
+        AddUp<kCentred>(unit, first, centres, sums);
+        if (first + kTogether >= kChunks) Send<kCentred>(unit, centres, sums);
+      }
+      if (!kApart && leaves) {
+        if (first == 0) Take<kCentred>(unit - 1, leaving_centred, rows);
+        Output<kCentred>(unit - 1, first, rows, terms);
+      }
+    }
+    if (!leaves) return;
+    if (kApart) {
+      Take<kCentred>(unit - 1, leaving_centred, rows);
+#pragma unroll
+      for (int first = 0; first < kChunks; first += kTogether) {
+        Output<kCentred>(unit - 1, first, rows, terms);
+      }
+    }
+    leaving_.place.Advance(p_.stages);
+    leaving_.Begin(ring_, empty_, ChunkOffset(kChunks), kUnitBarrierBytes);
+    dx_ += kRows * row_step_;
+  }
+
+  /// The granules of a chunk that a thread has.
+  struct Chunk {
+    Packed x;
+    Packed dy;
+    Packed added;
+  };
+
+  /// kTogether chunks from `first` on.
+  template <bool kCentred>
+  __device__ void AddUp(int unit, int first, const LongCentre (&centres)[kCentred ? kRows : 1],
+                        LongSums (&sums)[kRows]) {
+    Chunk chunks[kTogether];
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+      if (first + i < kChunks && HasRow(unit, (first + i) % kRows)) {
+        chunks[i] = Arrive(unit, first + i);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+      const int r = (first + i) % kRows;
+      if (first + i < kChunks && HasRow(unit, r)) {
+        columns_.template AddUp<kCentred>((first + i) / kRows, has_last_, chunks[i].x, chunks[i].dy,
+                                          centres[kCentred ? r : 0], sums[r]);
+      }
+    }
+  }
+
+  /// A chunk, when it is there.
+  __device__ Chunk Arrive(int unit, int chunk) const {
+    const int g = chunk / kRows;
+    const int r = chunk % kRows;
     if (chunk > 0) {
       WaitForBarrier(arriving_.barrier + chunk * kBarrierBytes, arriving_.place.parity);
     }
     if (!kPlain && p_.has_edges) {
-      if (Has(chunk)) CopyUnaligned(RowOffset(row) + chunk * chunk_columns(), chunk);
+      if (Has(g)) CopyUnaligned(RowOffset(unit * kRows + r) + g * chunk_columns(), chunk);
       __syncwarp();
     }
-    const Packed x = Load(arriving_, chunk, 0);
-    const Packed dy = Load(arriving_, chunk, 1);
-    columns_.template AddUp<kCentred>(chunk, has_last_, x, dy, mean_, sums);
+    Chunk arrived;
+    arrived.x = Load(arriving_, g, r, 0);
+    arrived.dy = Load(arriving_, g, r, 1);
+    return arrived;
   }
 
   template <bool kCentred>
-  __device__ void Send(int row, float bias, const LongSums (&sums)[2]) {
-    const bool centred = kAlwaysCentred || (kCentred && mean_ != 0.0F);
-    const float gd = active_ ? sums[0].gd + sums[1].gd : 0.0F;
-    const float g = active_ ? sums[0].g + sums[1].g : 0.0F;
-    const double x = centred && active_ ? sums[0].x.Total(bias) : 0.0;
-    exchange_.template Send<kCentred>(gd, g, x, centred, row % Exchange::kTurns);
+  __device__ void Send(int unit, const LongCentre (&centres)[kCentred ? kRows : 1],
+                       const LongSums (&sums)[kRows]) {
+    const int turn = unit % Exchange::kTurns;
+    const bool counts = Counts();
+    float values[kValues];
+    float of_x[2 * kRows];
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      values[r] = counts ? sums[r].gd : 0.0F;
+      if constexpr (kLayer) values[kRows + r] = counts ? sums[r].g : 0.0F;
+      if constexpr (kCentred) {
+        of_x[r] = counts ? sums[r].x.sum - centres[r].begin : 0.0F;
+        of_x[kRows + r] = counts ? sums[r].x.lost : 0.0F;
+      }
+    }
+    if constexpr (kAlwaysCentred) {
+      float all[2 * kValues];
+#pragma unroll
+      for (int k = 0; k < kValues; ++k) {
+        all[k] = values[k];
+        all[kValues + k] = of_x[k];
+      }
+      exchange_.Send(all, 0, turn);
+      exchange_.Arrive(2 * kValues, turn);
+    } else {
+      exchange_.Send(values, 0, turn);
+      if (kCentred && centred_) exchange_.Send(of_x, kValues, turn);
+      exchange_.Arrive(kCentred && centred_ ? 2 * kValues : kValues, turn);
+    }
     arriving_.place.Advance(p_.stages);
-    arriving_.Begin(ring_, full_, ChunkOffset(kGranules), kRowBarrierBytes);
+    arriving_.Begin(ring_, full_, ChunkOffset(kChunks), kUnitBarrierBytes);
   }
 
   /// What bulk copies cannot: this thread's own granules, by single elements.
@@ -166,46 +265,125 @@ class LongRows {
     }
   }
 
-  /// The coefficients of a row.
+  /// The coefficients of a unit's rows, with rstd 0 of one that has left already: each lane works them out for one row, of which it has a sum.
   template <bool kCentred>
-  __device__ void Take(int row) {
-    const GivenStats stats = Stats(row);
-    const bool centred = kAlwaysCentred || (kCentred && leaving_mean_ != 0.0F);
-    const RowTotals<float> totals =
-        exchange_.template Receive<kCentred>(centred, stats.mean, p_.hidden_size, row);
-    coefficients_ = LongRowCoefficients<kKind>(totals, stats, centred, share_);
-    const float slope = kLayer ? coefficients_.slope * coefficients_.rstd : coefficients_.slope;
-    if (__builtin_expect(!FitsF32<kKind>(totals, stats, slope), 0)) {
-      CarefulLongRow<X, kKind, kGranules>(
-          p_, place_, careful_, retakes_,
-          {leaving_.first, RowOffset(row), column_, active_, has_last_}, stats, !has_terms_,
-          terms_);
-      has_terms_ = true;
-      ++retakes_;
-      coefficients_.rstd = 0.0F;
+  __device__ void Take(int unit, bool has_x, LongCoefficients (&rows)[kRows]) {
+    const int turn = unit % Exchange::kTurns;
+    exchange_.Wait(unit);
+    const int lane = threadIdx.x % kWarpThreads;
+    constexpr int kLanes = kWarpThreads / (kAlwaysCentred ? 2 * kValues : kValues);
+    const int own = unit * kRows + lane / kLanes % kRows;
+    const GivenStats stats = Stats(own);
+    const bool centred = kCentred && IsCentred(stats);
+    const auto deviation = [&](double total) {
+      return SplitSum::Deviation(total, stats, Shift(stats), p_.hidden_size);
+    };
+    RowTotals<float> totals;
+    float x = 0.0F;
+    float lost = 0.0F;
+    if constexpr (kAlwaysCentred) {
+      const double total = exchange_.template Totals<2 * kValues, double>(0, turn);
+      const bool of_x = lane / kLanes / kRows == 2;
+      Exchange::Spread(of_x ? deviation(total) : static_cast<float>(total), totals.gd, totals.g, x,
+                       lost);
+    } else {
+      Exchange::Spread(exchange_.template Totals<kValues, float>(0, turn), totals.gd, totals.g);
+      if (kCentred && has_x) {
+        const double total = exchange_.template Totals<kValues, double>(kValues, turn);
+        Exchange::Spread(lane < kWarpThreads / 2 ? deviation(total) : static_cast<float>(total), x,
+                         lost);
+      }
+    }
+    if (centred) totals.d = x + lost;
+    const LongCoefficients of_own = LongRowCoefficients<kKind>(totals, stats, centred, share_);
+    const float slope = kLayer ? of_own.slope * of_own.rstd : of_own.slope;
+    const bool fits = FitsF32<kKind>(totals, stats, slope) || own >= place_.rows;
+    const unsigned unfit = ~__ballot_sync(kAllLanes, fits);
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      LongCoefficients& row = rows[r];
+      const GivenStats given = Stats(unit * kRows + r);
+      row.rstd = given.rstd;
+      if constexpr (kLayer) {
+        if (kCentred) row.mean = IsCentred(given) ? given.mean : 0.0F;
+        row.h_shift = __shfl_sync(kAllLanes, of_own.h_shift, r * kLanes);
+        row.shift = __shfl_sync(kAllLanes, of_own.shift, r * kLanes);
+      }
+      row.slope = __shfl_sync(kAllLanes, of_own.slope, r * kLanes);
+    }
+    if (__builtin_expect(unfit != 0, 0)) {
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+        if ((unfit >> (r * kLanes) & 1U) == 0) continue;
+        CarefulLongRow<X, kKind, kGranules>(
+            p_, place_, careful_, retakes_,
+            {leaving_.first + ChunkOffset(r), kRows * place_.slot_bytes,
+             RowOffset(unit * kRows + r), column_, active_, has_last_},
+            Stats(unit * kRows + r), !has_terms_, terms_);
+        has_terms_ = true;
+        ++retakes_;
+        rows[r].rstd = 0.0F;
+      }
     }
   }
 
+  /// kTogether chunks from `first` on. `terms`: of the rows of a granule.
   template <bool kCentred>
-  __device__ void Output(int chunk) {
-    const Packed x = Load(leaving_, chunk, 0);
-    const Packed dy = Load(leaving_, chunk, 1);
-    Packed added;
-    const bool has_added = !kPlain && p_.ring_tensors > 2;
-    if (has_added) added = Load(leaving_, chunk, 2);
+  __device__ void Output(int unit, int first, const LongCoefficients (&rows)[kRows],
+                         typename Columns::Terms& terms) {
+    Chunk chunks[kTogether];
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+      if (first + i < kChunks && HasRow(unit, (first + i) % kRows)) chunks[i] = Leave(first + i);
+    }
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+      const int g = (first + i) / kRows;
+      const int r = (first + i) % kRows;
+      if (first + i >= kChunks) continue;
+      if (HasRow(unit, r)) {
+        if constexpr (kRows == 1) {
+          Output<kCentred, false>(g, r, chunks[i], rows[r], columns_.Sums(g));
+        } else if (r == 0) {
+          Output<kCentred, true>(g, r, chunks[i], rows[r], terms);
+        } else {
+          Output<kCentred, false>(g, r, chunks[i], rows[r], terms);
+        }
+      }
+      if (kRows > 1 && r == kRows - 1) columns_.Add(g, terms);
+    }
+  }
+
+  /// A chunk, whose slot is free then.
+  __device__ Chunk Leave(int chunk) const {
+    const int g = chunk / kRows;
+    const int r = chunk % kRows;
+    Chunk left;
+    left.x = Load(leaving_, g, r, 0);
+    left.dy = Load(leaving_, g, r, 1);
+    if (!kPlain && p_.ring_tensors > 2) left.added = Load(leaving_, g, r, 2);
     if (!kPlain) FenceBeforeBulkCopies();
     __syncwarp();
     if (leaving_.barrier != 0) ArriveAtBarrier(leaving_.barrier + chunk * kBarrierBytes);
-    if (__builtin_expect(coefficients_.rstd == 0.0F, 0)) return;
+    return left;
+  }
+
+  template <bool kCentred, bool kFirst>
+  __device__ void Output(int g, int r, const Chunk& chunk, const LongCoefficients& row,
+                         typename Columns::Terms& terms) {
+    if (__builtin_expect(row.rstd == 0.0F, 0)) {
+      if (kFirst) terms.Clear();
+      return;
+    }
     float dx[V];
-    columns_.template Gradients<kCentred>(chunk, x, dy, coefficients_, dx);
-    if (has_added) {
+    columns_.template Gradients<kCentred, kFirst>(g, chunk.x, chunk.dy, row, dx, terms);
+    if (!kPlain && p_.ring_tensors > 2) {
 #pragma unroll
-      for (int v = 0; v < V; ++v) dx[v] += added.Wide(v);
+      for (int v = 0; v < V; ++v) dx[v] += chunk.added.Wide(v);
     }
     const Packed rounded = Packed::Rounded(dx);
-    if (Has(chunk)) {
-      rounded.Store(reinterpret_cast<StorageOf<X>*>(dx_ + chunk * p_.tensor_bytes),
+    if (Has(g)) {
+      rounded.Store(reinterpret_cast<StorageOf<X>*>(dx_ + r * row_step_ + g * p_.tensor_bytes),
                     kPlain || !p_.has_edges);
     }
   }
@@ -225,7 +403,7 @@ class LongRows {
   const RingBackwardParams& p_;
   const LongPlace place_;
   LongShared& shared_;
-  const LongExchange<kKind> exchange_;
+  const Exchange exchange_;
   const LongCarefulExchange careful_;
   int thread_;     // the last one with columns where this one has none
   uint32_t ring_;  // this thread's first granule
@@ -235,15 +413,14 @@ class LongRows {
   bool active_;    // the last warp may have more lanes than there is work for
   bool has_last_;  // this thread has all kGranules granules; one fewer otherwise
   uint32_t full_;
-  uint32_t empty_;  // 0: another lane leaves for the warp
-  char* dx_;        // the row that leaves
+  uint32_t empty_;    // 0: another lane leaves for the warp
+  int64_t row_step_;  // bytes
+  char* dx_;          // the unit that leaves
   Columns columns_;
-  LongRingRow arriving_;
-  LongRingRow leaving_;
-  float mean_ = 0.0F;  // of the row that arrives; 0 where it is not centred
-  float leaving_mean_ = 0.0F;
-  LongCoefficients coefficients_;  // of the row that leaves; rstd is 0 if it has left already
-  int retakes_ = 0;                // rows that CarefulLongRow took
+  LongRingUnit arriving_;
+  LongRingUnit leaving_;
+  bool centred_ = false;  // some row of the unit that arrives is
+  int retakes_ = 0;       // rows that CarefulLongRow took
   bool has_terms_ = false;
   int partial_ = 0;
 };

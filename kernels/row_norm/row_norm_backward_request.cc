@@ -105,7 +105,7 @@ norm_device::RingBackwardParams RingParams(const RowNormBackwardArgs& args,
   params.dx = args.dx;
   params.dweight_partials = static_cast<float*>(plan.dweight_partials);
   params.dbias_partials = static_cast<float*>(plan.dbias_partials);
-  if (plan.launch.direct) {
+  if (plan.launch.direct || plan.launch.config.cooperative) {
     params.dweight = args.dweight;
     params.dbias = args.dbias;
   }
@@ -194,7 +194,7 @@ LaunchConfig FinalizeLaunch(int64_t hidden_size, RowNormKind kind, bool partials
   launch.blocks_x = (hidden_size - 1) / shape.block_columns() + 1;
   launch.blocks_y = kind == RowNormKind::kRms ? 1 : 2;
   launch.threads_x = shape.lanes;
-  launch.threads_y = norm_device::kFinalizeThreads / shape.lanes;
+  launch.threads_y = shape.threads / shape.lanes;
   launch.overlaps_previous = device.HasClusters();
   return launch;
 }

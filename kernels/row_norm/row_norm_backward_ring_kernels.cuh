@@ -68,16 +68,14 @@ const void* BlockKernel(const RingKernel& kernel) {
                                                   false, false, Launch>);
 }
 
-/// Wide rows are the group kernel's and the long-row kernel's.
+/// Wide rows are the group kernel's and the long-row kernel's. Granules as in BlockGranules.
 template <typename Launch, typename X, RowKind kKind>
 const void* SelectBlock(const RingKernel& kernel) {
-  constexpr int kBytes = static_cast<int>(sizeof(StorageOf<X>));
-  constexpr int kGranules = BlockGranules(kBytes, false, INT64_MAX);
-  if (kernel.granules == kGranules) return BlockKernel<Launch, X, kKind, kGranules>(kernel);
-  constexpr int kFewGranules = BlockGranules(kBytes, false, 1);
-  if constexpr (kFewGranules != kGranules) {
-    if (kernel.granules == kFewGranules) {
-      return BlockKernel<Launch, X, kKind, kFewGranules>(kernel);
+  if (kernel.granules == 16) return BlockKernel<Launch, X, kKind, 16>(kernel);
+  if constexpr (sizeof(StorageOf<X>) == sizeof(float)) {
+    if (kernel.granules == 8) return BlockKernel<Launch, X, kKind, 8>(kernel);
+    if constexpr (kKind == RowKind::kLayer) {
+      if (kernel.granules == 9) return BlockKernel<Launch, X, kKind, 9>(kernel);
     }
   }
   return nullptr;

@@ -46,6 +46,7 @@ Status LaunchRings(std::span<const Request> requests, StreamHandle stream) {
     RingBackwardSegments table = {};
     const Request& first = requests[next];
     LaunchConfig config = first.plan.launch.config;
+    config.cooperative = false;
     bool aligned = true;
     for (; next < requests.size() && table.segments < RingBackwardSegments::kMaxSegments &&
            SameLaunch(requests[next].plan, first.plan);

@@ -6,8 +6,9 @@
 #include <cstdint>
 
 #include "primitives/row_reduce.cuh"
+#include "row_norm/row_norm_backward_column_sums.cuh"
 #include "row_norm/row_norm_backward_ring.cuh"
-#include "row_norm/row_norm_backward_rows.cuh"
+#include "row_norm/row_norm_backward_thread_columns.cuh"
 
 namespace norm_device {
 
@@ -309,6 +310,10 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
     }
     store_partials(partial);
     if (partial + 1 < p.block_partials) __syncthreads();
+  }
+  if constexpr (V > 1 && std::is_same_v<Launch, RingBackwardParams>) {
+    if (p.dweight == nullptr && p.dbias == nullptr) return;
+    SumPartialRows<X>(p, reinterpret_cast<double*>(shared));
   }
 }
 

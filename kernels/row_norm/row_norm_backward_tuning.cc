@@ -84,6 +84,13 @@ constexpr TileShape kWideTiles[] = {{1, 4}, {2, 4}, {2, 8}, {2, 16}, {2, 32}};
 constexpr TileShape kNarrowTiles[] = {{4, 4}, {4, 8}, {8, 8}, {8, 16}, {8, 32}, {9, 32}, {16, 32}};
 constexpr int64_t kMaxTileBytes = 2 << 10;  // of a row
 
+/// Whether blocks of one a multiprocessor can share the columns of all partial rows among them.
+bool FinalizesInPlace(const RowBackwardPlan& plan) {
+  return plan.wide && plan.threads >= norm_device::kGridFinalizeThreads &&
+         plan.shared_bytes >= int64_t{plan.threads} * norm_device::kGridFinalizeDoubles *
+                                  static_cast<int64_t>(sizeof(double));
+}
+
 bool PlanTiles(const Row& row, RowBackwardPlan& plan) {
   constexpr int64_t kStageBytes = 2 << 10;  // of one tensor, about
   constexpr int kMaxStages = 3;
@@ -122,6 +129,7 @@ bool PlanTiles(const Row& row, RowBackwardPlan& plan) {
   plan.max_row_blocks = row.device.sm_count;
   plan.max_partial_stages =
       std::max<int64_t>(1, kMaxPartialRows / (plan.tile_rows / (kWarpThreads / plan.lanes)));
+  plan.finalizes_in_place = FinalizesInPlace(plan);
   return true;
 }
 
@@ -171,6 +179,9 @@ bool PlanGroups(const Row& row, RowBackwardPlan& plan) {
       plan.max_row_blocks = row.device.sm_count;
       plan.max_partial_stages = totals ? kMaxPartialRows / groups : 2 * kPlainSumRows;
       plan.direct_rows = totals ? groups : 0;
+      // Blocks of the finalize kernel wait beside blocks that leave registers for them.
+      plan.finalizes_in_place =
+          totals && row.element_bytes() == 2 && row.kind == RowKind::kRms && FinalizesInPlace(plan);
       return true;
     }
   }
@@ -187,7 +198,8 @@ bool PlanBlocks(const Row& row, int cluster_blocks, int resident, bool relaxed,
   constexpr int kPipelinedStages = 3;
   const bool cluster = cluster_blocks > 1;
   plan.method = cluster ? RowBackwardMethod::kCluster : RowBackwardMethod::kBlock;
-  plan.granules = norm_device::BlockGranules(row.element_bytes(), row.wide, row.hidden_size);
+  plan.granules =
+      norm_device::BlockGranules(row.kind, row.element_bytes(), row.wide, row.hidden_size);
   plan.cluster_blocks = cluster_blocks;
   const int64_t granules = CeilDiv(row.granules(), cluster_blocks);
   const int64_t threads = RoundUp(CeilDiv(granules, plan.granules), kWarpThreads);
@@ -278,6 +290,7 @@ RowBackwardLaunch LaunchRowBackward(const RowBackwardPlan& plan, int64_t rows, b
   // Groups and warps are many: rows are spread over blocks first.
   int rows_of_block = plan.rows_per_block;
   if (plan.method == RowBackwardMethod::kTiles) rows_of_block = plan.tile_rows;
+  if (plan.method == RowBackwardMethod::kLong) rows_of_block = 1;
   if (plan.method == RowBackwardMethod::kGroups && !launch.direct) rows_of_block = 1;
   launch.row_blocks = std::min(plan.max_row_blocks, CeilDiv(rows, rows_of_block));
   launch.config.blocks_x = launch.row_blocks * plan.cluster_blocks;
@@ -285,6 +298,8 @@ RowBackwardLaunch LaunchRowBackward(const RowBackwardPlan& plan, int64_t rows, b
   launch.config.cluster_blocks = plan.cluster_blocks;
   launch.config.needs_cluster = plan.method == RowBackwardMethod::kLong;
   launch.config.dynamic_shared_bytes = plan.shared_bytes;
+  launch.config.cooperative = sums_columns && !launch.direct && plan.finalizes_in_place &&
+                              launch.row_blocks == plan.max_row_blocks;
   if (plan.UsesRing()) {
     const int64_t stages = CeilDiv(rows, launch.row_blocks * plan.rows_per_block);
     launch.block_partials = CeilDiv(stages, plan.max_partial_stages);

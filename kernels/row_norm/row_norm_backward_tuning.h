@@ -20,14 +20,14 @@ struct RowBackwardPlan {
 
   // Ring kernels.
   bool pipelined = false;            // kBlock
-  int granules = 0;                  // of a thread; kStrips: the index of the shape
+  int granules = 0;                  // of a thread; kStrips, kLong: the index of the shape
   int lanes = 0;                     // kTiles: that share a row
   int group_warps = 0;               // kGroups: that share a row
   int groups = 1;                    // kGroups: of a block
   int tile_rows = 0;                 // kTiles: of a stage
   int cluster_blocks = 1;            // kCluster: that share a row
   int columns = 0;                   // of a block
-  int stages = 0;                    // kLong: rows in the ring
+  int stages = 0;                    // kLong: units of rows in the ring
   int64_t tensor_bytes = 0;          // of one tensor in a stage
   int64_t column_totals_offset = 0;  // in shared memory; negative: kGroups without totals
   int64_t exchange_offset = 0;
@@ -40,8 +40,9 @@ struct RowBackwardPlan {
   int rows_per_block = 1;      // kTiles: of one stage of each warp; kGroups: of one of each group
   int64_t max_row_blocks = 1;  // blocks, or clusters
   int strip_groups = 1;        // kStrips: groups of a block that take rows in turn
-  int64_t strip_total_bytes = 0;  // kStrips: of a block's sums in global memory
-  int direct_rows = 0;            // kGroups: most rows of a request that need no partial rows
+  int64_t strip_total_bytes = 0;    // kStrips: of a block's sums in global memory
+  bool finalizes_in_place = false;  // kGroups, kTiles: a launch alone adds its partial rows up
+  int direct_rows = 0;              // kGroups: most rows of a request that need no partial rows
 
   bool UsesRing() const {
     return method == norm_device::RowBackwardMethod::kTiles ||

@@ -141,13 +141,9 @@ constexpr bool HasLaneRowsKernel(RowMethod method, int bytes) {
   return method <= RowMethod::kWarp && bytes < 8;
 }
 /// Rows that each of its threads has part in.
-constexpr int LaneRowsTogether(RowMethod method, int bytes) {
-  return bytes == 2 && method != RowMethod::kWarp ? 2 : 1;
-}
+constexpr int LaneRowsTogether(int bytes) { return bytes == 4 ? 2 : 1; }
 /// Threads of it that must fit a multiprocessor.
-constexpr int LaneRowsResidentThreads(RowKind kind, int bytes) {
-  return kind == RowKind::kRms ? 1024 : 896;
-}
+constexpr int LaneRowsResidentThreads(int bytes) { return bytes == 4 ? 896 : 1024; }
 
 /// LayerNorm rows that a block of a kPlain launch owns (row_norm_forward_block.cuh). 0: the method has
 /// no such kernel. For elements and weights of these bytes.

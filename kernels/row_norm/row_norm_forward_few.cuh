@@ -27,7 +27,6 @@ __global__ void __launch_bounds__(HeldShape<Pair, kMethod, true>::kThreads.of_bl
   using Row = HeldRow<X, V, kGranules, BlockOwner>;
   __shared__ BlockOwner::Scratch scratch;
   AwaitPreviousLaunch();
-  AllowDependentLaunch();
   BlockOwner owner(scratch);
   const RowAffine<Pair, kKind> affine(p);
   const int block = static_cast<int>(blockIdx.x);
@@ -36,6 +35,7 @@ __global__ void __launch_bounds__(HeldShape<Pair, kMethod, true>::kThreads.of_bl
   const StorageOf<X>* x = static_cast<const StorageOf<X>*>(p.x) + row_offset;
   Row row(owner, static_cast<int>(p.hidden_size));
   LoadHeldRow<true>(p, row_offset, row);
+  AllowDependentLaunch();  // not sooner: launches that only wait would pile up
 
   const int first = block % kBlocks * kOwn;
   Granule own[kOwn];

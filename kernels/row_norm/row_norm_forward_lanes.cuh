@@ -12,28 +12,28 @@
 
 namespace norm_device {
 
-template <typename Pair, RowKind kKind, RowMethod kMethod>
+template <typename Pair, RowMethod kMethod>
 struct LaneRowsShape : HeldShape<Pair, kMethod, true> {
   using Base = HeldShape<Pair, kMethod, true>;
-  static constexpr int kRows = LaneRowsTogether(kMethod, Base::kBytes);  // of a thread
+  static constexpr int kRows = LaneRowsTogether(Base::kBytes);  // of a thread
   static constexpr int kThreads = kLaneRowThreads;
-  static constexpr int kBlocks = LaneRowsResidentThreads(kKind, Base::kBytes) / kThreads;
+  static constexpr int kBlocks = LaneRowsResidentThreads(Base::kBytes) / kThreads;
 };
 
 template <typename Pair, RowKind kKind, RowMethod kMethod, typename Owner>
-__global__ void __launch_bounds__(LaneRowsShape<Pair, kKind, kMethod>::kThreads,
-                                  LaneRowsShape<Pair, kKind, kMethod>::kBlocks)
+__global__ void __launch_bounds__(LaneRowsShape<Pair, kMethod>::kThreads,
+                                  LaneRowsShape<Pair, kMethod>::kBlocks)
     RowForwardLanes(const __grid_constant__ RowForwardParams p) {
   using X = typename Pair::Activation;
-  using Shape = LaneRowsShape<Pair, kKind, kMethod>;
+  using Shape = LaneRowsShape<Pair, kMethod>;
   constexpr int V = Shape::V;
   constexpr int kGranules = Shape::kElements / V;
   constexpr int kRows = Shape::kRows;
   using Row = HeldRow<X, V, kGranules, Owner>;
   using Granule = PackedGranule<X, V>;
   __shared__ typename Owner::Scratch scratch;
-  AllowDependentLaunch();
   AwaitPreviousLaunch();
+  AllowDependentLaunch();
   Owner owner(scratch);
   const RowAffine<Pair, kKind> affine(p);
   const int hidden_size = static_cast<int>(p.hidden_size);

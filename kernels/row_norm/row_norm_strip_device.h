@@ -41,7 +41,7 @@ inline constexpr StripShape kStripShapes[] = {
     {32, 1, 17, 128, 5},  // to 1121
     {32, 2, 13, 128, 4},  // to 1689
     {32, 2, 17, 128, 4},  // to 2209
-    {32, 4, 17, 512, 1},  // to 4385
+    {32, 4, 17, 640, 1},  // to 4385
 };
 inline constexpr int kStripShapeCount = 8;
 inline constexpr int kFirstBackwardStripShape = 3;

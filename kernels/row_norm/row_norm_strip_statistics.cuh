@@ -138,54 +138,65 @@ __device__ RowStats<float> WideStripStatistics(const Row& row, Owner& owner, dou
   return stats;
 }
 
-/// RMSNorm: one reduction. LayerNorm: two; the deviations from the rounded mean correct it. Rows whose
-/// sums leave the range of f32, or whose mean was rounded too far, are taken again in f64.
-template <RowKind kKind, typename Row, typename Owner>
-__device__ RowStats<float> StripStatistics(Row& row, Owner& owner, const RowForwardParams& p) {
+/// Sums of a thread's elements less `shift`, and of their squares.
+template <RowKind kKind, typename Row>
+__device__ void StripSums(const Row& row, float shift, float (&totals)[2]) {
   constexpr int kChains = 4;
-  const auto inverse_size = static_cast<float>(p.inverse_size);
-  RowStats<float> stats;
-  if (kKind == RowKind::kLayer) {
-    float chains[kChains] = {};
-    row.ForEach([&](float value, int i) { chains[i % kChains] += value; });
-    float sum[1] = {(chains[0] + chains[1]) + (chains[2] + chains[3])};
-    owner.Sum(sum);
-    // Of so few digits that the deviations of 16-bit elements from it, and their sums, are exact but
-    // for elements far below it.
-    constexpr uint32_t kDropped = 0xfff;
-    stats.mean =
-        __uint_as_float((__float_as_uint(sum[0] * inverse_size) + (kDropped + 1) / 2) & ~kDropped);
-  }
   float sums[kChains] = {};
   float squares[kChains] = {};
   row.ForEach([&](float value, int i) {
     if (kKind == RowKind::kLayer) {
-      value -= stats.mean;
+      value -= shift;
       sums[i % kChains] += value;
     }
     squares[i % kChains] = fmaf(value, value, squares[i % kChains]);
   });
-  float totals[2] = {(squares[0] + squares[1]) + (squares[2] + squares[3]),
-                     (sums[0] + sums[1]) + (sums[2] + sums[3])};
-  float mean_square;
-  bool far = false;
+  totals[0] = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+  totals[1] = (squares[0] + squares[1]) + (squares[2] + squares[3]);
+}
+
+/// RMSNorm: one reduction. LayerNorm: the sums of 16-bit elements and of their squares hold the
+/// moments of a row whose mean is not large against its spread, all of it the mean's correction;
+/// other rows take a second reduction, of deviations from the rounded mean. Rows whose sums leave the
+/// range of f32, or whose mean was rounded too far, are taken again in f64.
+template <RowKind kKind, typename Row, typename Owner>
+__device__ RowStats<float> StripStatistics(Row& row, Owner& owner, const RowForwardParams& p) {
+  const auto inverse_size = static_cast<float>(p.inverse_size);
+  const RowEps eps = {p.eps, p.smallest_square};
+  RowStats<float> stats;
+  float totals[2];
+  StripSums<kKind>(row, 0.0F, totals);
+  bool leaves;
   if constexpr (kKind == RowKind::kLayer) {
     owner.Sum(totals);
-    const float shift = totals[1] * inverse_size;
-    mean_square = fmaf(-totals[1], shift, totals[0]) * inverse_size;
-    // Not max(): a NaN stays one.
-    if (mean_square < 0.0F) mean_square = 0.0F;
-    stats.mean_correction = shift;
-    // A correction larger than the deviation costs digits of the variance.
-    far = !(shift * shift <= mean_square + static_cast<float>(p.eps));
+    DeviationMoments<float> moments(totals[0], totals[1], inverse_size);
+    const bool far = !(moments.mean * moments.mean <= moments.variance);
+    stats.mean_correction = moments.mean;
+    row.Forget();
+    leaves = eps.SquaresLeaveF32(moments.variance);
+    if (Owner::AnyRow(far)) {
+      const float mean = ShortMean(moments.mean);
+      StripSums<kKind>(row, mean, totals);
+      owner.Sum(totals);
+      row.Forget();
+      if (far) {
+        moments = DeviationMoments<float>(totals[0], totals[1], inverse_size);
+        stats.mean = mean;
+        stats.mean_correction = moments.mean;
+        // A correction larger than the deviation costs digits of the variance.
+        leaves = !(moments.mean * moments.mean <= moments.variance + static_cast<float>(p.eps)) ||
+                 eps.SquaresLeaveF32(moments.variance);
+      }
+    }
+    stats.rstd = eps.ReciprocalDeviation(moments.variance);
   } else {
-    float total[1] = {totals[0]};
+    float total[1] = {totals[1]};
     owner.Sum(total);
-    mean_square = total[0] * inverse_size;
+    row.Forget();
+    const float mean_square = total[0] * inverse_size;
+    stats.rstd = eps.ReciprocalDeviation(mean_square);
+    leaves = eps.SquaresLeaveF32(mean_square);
   }
-  row.Forget();
-  stats.rstd = __frsqrt_rn(mean_square + static_cast<float>(p.eps));
-  const bool leaves = far || RowEps{p.eps, p.smallest_square}.SquaresLeaveF32(mean_square);
   if (Owner::AnyRow(leaves)) {
     const RowStats<float> wide = WideStripStatistics<kKind>(row, owner, p.inverse_size, p.eps);
     if (leaves) stats = wide;

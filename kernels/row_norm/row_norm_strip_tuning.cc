@@ -54,8 +54,8 @@ bool PlanStripForward(int64_t hidden_size, DType dtype, DeviceTraits device, Row
   const auto size = static_cast<int>(hidden_size);
   int threads = shape.forward_threads;
   while (ForwardBytes(shape, threads, size, true) > device.max_shared_bytes - kStaticBytes) {
-    threads /= 2;
-    if (threads < shape.GroupThreads()) return false;
+    threads -= shape.GroupThreads();
+    if (threads <= 0) return false;
   }
   plan.method = norm_device::RowMethod::kStrips;
   plan.threads = threads;

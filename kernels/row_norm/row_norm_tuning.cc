@@ -132,7 +132,7 @@ LaunchConfig RowForwardLaunch(const RowForwardPlan& plan, int64_t rows) {
 int PlainRowsTogether(const RowForwardPlan& plan, bool rms, DType dtype, DType weight_dtype) {
   const int bytes = static_cast<int>(DTypeSize(dtype));
   if (norm_device::HasLaneRowsKernel(plan.method, bytes)) {
-    return norm_device::LaneRowsTogether(plan.method, bytes);
+    return norm_device::LaneRowsTogether(bytes);
   }
   if (rms) return 1;
   return norm_device::PlainBlockRows(plan.method, bytes, static_cast<int>(DTypeSize(weight_dtype)));
@@ -146,9 +146,7 @@ int FewRowsBlocks(const RowForwardPlan& plan, int64_t rows, bool in_place, DType
                   DeviceTraits device) {
   const int blocks = SpreadRowBlocks(plan.method, static_cast<int>(DTypeSize(dtype)));
   if (blocks == 0 || !plan.wide || rows > device.sm_count) return 0;
-  // More of them read rows again more slowly than they write their shares sooner.
-  const int64_t most_spread = device.sm_count / 4;
-  return !in_place && rows * blocks <= most_spread ? blocks : 1;
+  return !in_place && rows * blocks <= device.sm_count ? blocks : 1;
 }
 
 LaunchConfig FewRowsLaunch(const RowForwardPlan& plan, int64_t rows, int blocks) {

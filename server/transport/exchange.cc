@@ -14,7 +14,8 @@ absl::Status Exchange::SubmitJob(std::unique_ptr<Job> job, absl::Time deadline,
   job->cancelled = std::move(cancelled);
   job->done = std::move(done);
   // Recorded before Submit: afterwards the job's completion may already run on another thread.
-  context_.metrics.RecordStage(Stage::kDecode, context_.clock.Now() - received_);
+  decode_ = context_.clock.Now() - received_;
+  context_.metrics.RecordStage(Stage::kDecode, decode_);
   return context_.scheduler.Submit(job);
 }
 

@@ -53,8 +53,9 @@ class Exchange {
 
   /// Fills `response` from an OK result.
   template <typename Request, typename Response>
-  void Respond(const Request& request, const JobResult& result, wire::MessageWriter* writer,
+  void Respond(const Request& request, JobResult result, wire::MessageWriter* writer,
                Response* response) {
+    result.timing.decode = decode_;
     const absl::Duration total = context_.clock.Now() - received_;
     FillResponse(request, problem_, result, total, writer, response);
     bytes_out_ = OutputBytes(result);
@@ -79,6 +80,7 @@ class Exchange {
   absl::Time deadline_ = absl::InfiniteFuture();
   NormProblem problem_;
   std::optional<RequestKind> kind_;
+  absl::Duration decode_;
   int64_t bytes_in_ = 0;
   int64_t bytes_out_ = 0;
 };

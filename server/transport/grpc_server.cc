@@ -14,6 +14,7 @@
 #include "grpcpp/resource_quota.h"
 #include "grpcpp/server.h"
 #include "grpcpp/server_builder.h"
+#include "server/transport/echo_service.h"
 #include "server/transport/health.h"
 #include "server/transport/listen_address.h"
 #include "server/transport/norm_service.h"
@@ -64,6 +65,7 @@ class GrpcServer::Impl {
     builder.AddListeningPort(options_.listen, grpc::InsecureServerCredentials(), &port);
     builder.RegisterService(&norm_service_);
     builder.RegisterService(&server_service_);
+    builder.RegisterService(&echo_service_);
     builder.SetMaxReceiveMessageSize(static_cast<int>(options_.max_message_bytes));
     builder.SetMaxSendMessageSize(-1);  // the decoder bounds responses
     builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options_.max_concurrent_streams);
@@ -94,7 +96,10 @@ class GrpcServer::Impl {
                    : options_.listen;
     health_.emplace(server_->GetHealthCheckService(), context_.metrics);
     for (auto& queue : queues_) {
-      for (int i = 0; i < kArmedUnaryCalls; ++i) ArmUnaryCalls(norm_service_, *queue, context_);
+      for (int i = 0; i < kArmedUnaryCalls; ++i) {
+        ArmUnaryCalls(norm_service_, *queue, context_);
+        ArmEchoCall(echo_service_, *queue, context_);
+      }
       for (int i = 0; i < kArmedStreamCalls; ++i) ArmStreamCall(norm_service_, *queue, context_);
       threads_.emplace_back([raw = queue.get()] { Poll(*raw); });
     }
@@ -153,6 +158,7 @@ class GrpcServer::Impl {
   const ServingContext context_;
   NormalizationAsyncService norm_service_;
   ServerService server_service_;
+  EchoAsyncService echo_service_;
   std::vector<std::unique_ptr<grpc::ServerCompletionQueue>> queues_;
   std::unique_ptr<grpc::Server> server_;
   std::optional<Health> health_;

@@ -32,7 +32,7 @@ struct GrpcServerOptions {
   absl::Duration drain_timeout = absl::Seconds(25);
 };
 
-/// Serves NormalizationService, ServerService, grpc.health.v1 and reflection.
+/// Serves NormalizationService, ServerService, EchoService, grpc.health.v1 and reflection.
 ///
 /// Ownership:  borrows scheduler, metrics, clock and log, which must outlive it. Destruction drains
 ///             without delay.

@@ -86,7 +86,7 @@ class UnaryCall final : public Call {
     const absl::Time start = context_.clock.Now();
     typename Method::Response response;
     wire::MessageWriter writer;
-    exchange_->Respond(request_, result, &writer, &response);
+    exchange_->Respond(request_, std::move(result), &writer, &response);
     absl::StatusOr<grpc::ByteBuffer> bytes = writer.Build(response);
     if (!bytes.ok()) {
       Fail(absl::InternalError(absl::StrCat("encoding: ", bytes.status().message())));

@@ -167,9 +167,11 @@ class StreamCall final : public Call, private StopListener {
     response.set_id(id);
     wire::MessageWriter writer;
     if (one.request.has_forward()) {
-      one.exchange.Respond(one.request.forward(), result, &writer, response.mutable_forward());
+      one.exchange.Respond(one.request.forward(), std::move(result), &writer,
+                           response.mutable_forward());
     } else {
-      one.exchange.Respond(one.request.backward(), result, &writer, response.mutable_backward());
+      one.exchange.Respond(one.request.backward(), std::move(result), &writer,
+                           response.mutable_backward());
     }
     absl::StatusOr<grpc::ByteBuffer> bytes = writer.Build(response);
     context_.metrics.RecordStage(Stage::kEncode, context_.clock.Now() - start);

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "norm/v1/echo.grpc.pb.h"
 #include "tests/integration/lifecycle_fixture.h"
 
 namespace norm::server {
@@ -65,6 +66,10 @@ TEST_F(LifecycleTest, DrainAnswersWhatComesWhileAcceptedWorkFinishes) {
                   "grpc-retry-pushback-ms"),
               1U);
   }
+  grpc::ClientContext late_echo;
+  norm::v1::EchoMessage message;
+  auto echo = norm::v1::EchoService::NewStub(channel_);
+  EXPECT_EQ(echo->Echo(&late_echo, message, &message).error_code(), grpc::StatusCode::UNAVAILABLE);
   executor_->Finish();
   EXPECT_TRUE(running.get().ok());
   EXPECT_TRUE(drained.get().ok());

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/grpcpp.h"
@@ -77,6 +78,7 @@ TEST_F(ServicesTest, StatisticsCountWhatWasServed) {
     ASSERT_TRUE(norm_stub->Normalize(&context, CanaryRequest(), &response).ok());
     EXPECT_EQ(response.timing().device(), "cpu");
     EXPECT_GT(response.timing().total_us(), 0);
+    EXPECT_GT(response.timing().decode_us(), 0);
     EXPECT_EQ(response.timing().batch_requests(), 1);
     EXPECT_EQ(response.timing().batch_rows(), 1);
     EXPECT_GE(response.timing().total_us(),
@@ -135,11 +137,77 @@ TEST_F(ServicesTest, ReflectionIsServed) {
   const std::string text(reinterpret_cast<const char*>(slice.begin()), slice.size());
   EXPECT_THAT(text, testing::HasSubstr("norm.v1.NormalizationService"));
   EXPECT_THAT(text, testing::HasSubstr("norm.v1.ServerService"));
+  EXPECT_THAT(text, testing::HasSubstr("norm.v1.EchoService"));
   call->WritesDone(nullptr);
   ASSERT_TRUE(queue.Next(&tag, &ok));
   grpc::Status status;
   call->Finish(&status, nullptr);
   ASSERT_TRUE(queue.Next(&tag, &ok));
+}
+
+/// The response of EchoService.Echo to the bytes `request`, with norm-echo-bytes where it is given.
+struct Echoed {
+  grpc::Status status;
+  std::string bytes;
+};
+Echoed Echo(const std::shared_ptr<grpc::Channel>& channel, const std::string& request,
+            const std::string& size = "") {
+  grpc::ClientContext context;
+  if (!size.empty()) context.AddMetadata("norm-echo-bytes", size);
+  const grpc::Slice slice(request);
+  const grpc::ByteBuffer bytes(&slice, 1);
+  grpc::ByteBuffer response;
+  grpc::CompletionQueue queue;
+  grpc::GenericStub stub(channel);
+  auto call = stub.PrepareUnaryCall(&context, "/norm.v1.EchoService/Echo", bytes, &queue);
+  call->StartCall();
+  Echoed echoed;
+  call->Finish(&response, &echoed.status, nullptr);
+  void* tag = nullptr;
+  bool ok = false;
+  queue.Next(&tag, &ok);
+  std::vector<grpc::Slice> slices;
+  if (echoed.status.ok() && response.Dump(&slices).ok()) {
+    for (const grpc::Slice& part : slices)
+      echoed.bytes.append(reinterpret_cast<const char*>(part.begin()), part.size());
+  }
+  return echoed;
+}
+
+TEST_F(ServicesTest, EchoSendsBackWhatItGets) {
+  // No protobuf on purpose, and more than one slice.
+  std::string message(3'000'001, '\0');
+  for (size_t i = 0; i < message.size(); ++i) message[i] = static_cast<char>(i % 251);
+  const Echoed echoed = Echo(channel_, message);
+  ASSERT_TRUE(echoed.status.ok()) << echoed.status.error_message();
+  EXPECT_TRUE(echoed.bytes == message);
+  EXPECT_EQ(Echo(channel_, "").bytes, "");
+  EXPECT_TRUE(Echo(channel_, "").status.ok());
+}
+
+TEST_F(ServicesTest, EchoMakesResponsesOfTheSizeAskedFor) {
+  std::string message(3'000'001, '\0');
+  for (size_t i = 0; i < message.size(); ++i) message[i] = static_cast<char>(i % 251);
+  EXPECT_TRUE(Echo(channel_, message, "3000001").bytes == message);
+  EXPECT_TRUE(Echo(channel_, message, "1000003").bytes == message.substr(0, 1'000'003));
+  EXPECT_TRUE(Echo(channel_, message, "3000101").bytes == message + std::string(100, '\0'));
+  EXPECT_EQ(Echo(channel_, "abc", "0").bytes, "");
+  EXPECT_TRUE(Echo(channel_, "abc", "0").status.ok());
+  EXPECT_EQ(Echo(channel_, "", "1024").bytes, std::string(1024, '\0'));
+}
+
+TEST_F(ServicesTest, EchoRefusesSizesThatItCannotMake) {
+  const Echoed longer = Echo(channel_, "abc", "1028");
+  EXPECT_EQ(longer.status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(longer.status.error_message(),
+            "norm-echo-bytes: 1028 is over the 3 bytes of the request and 1024");
+  for (const char* size : {"-1", "1.5", "many", "99999999999999999999"}) {
+    const Echoed refused = Echo(channel_, "abc", size);
+    EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << size;
+    EXPECT_THAT(refused.status.error_message(), testing::HasSubstr(size));
+  }
+  EXPECT_EQ(Echo(channel_, "abc", "18446744073709551615").status.error_code(),
+            grpc::StatusCode::INVALID_ARGUMENT);
 }
 
 TEST_F(ServicesTest, BusyPortAndBadAddressAreErrorsInOneLine) {

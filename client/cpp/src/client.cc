@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "channel_pool.h"
+#include "encoded_request.h"
 #include "google/protobuf/wrappers.pb.h"
 #include "request_encoder.h"
 #include "result_decoder.h"
@@ -74,7 +75,9 @@ class Client::Impl {
       return absl::InternalError(
           absl::StrCat("the server's reply cannot be read: ", status.message()));
     }
-    return Decode(received, response);
+    absl::StatusOr<Result> result = Decode(received, response);
+    if (result.ok()) result->message_bytes = static_cast<int64_t>(reply->Length());
+    return result;
   }
 
   /// A call of a control service.
@@ -170,6 +173,21 @@ absl::StatusOr<ServerStatistics> Client::GetStatistics(absl::Duration timeout) {
                                          norm::v1::GetStatisticsRequest(), timeout, &response);
   if (!status.ok()) return status;
   return Decode(response);
+}
+
+absl::Status Client::Echo(const EncodedRequest& request, int64_t response_bytes,
+                          absl::Duration timeout) {
+  absl::StatusOr<absl::Time> deadline = DeadlineAfter(timeout);
+  if (!deadline.ok()) return deadline.status();
+  absl::StatusOr<grpc::ByteBuffer> reply =
+      impl_->Call(UnaryCall{.method = "/norm.v1.EchoService/Echo",
+                            .request = request.message_->bytes,
+                            .deadline = *deadline,
+                            .metadata = {{"norm-echo-bytes", absl::StrCat(response_bytes)}}});
+  if (!reply.ok()) return reply.status();
+  if (static_cast<int64_t>(reply->Length()) == response_bytes) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat("the echo has ", reply->Length(), " bytes, not the ",
+                                          response_bytes, " asked for"));
 }
 
 absl::StatusOr<Health> Client::CheckHealth(const std::string& service, absl::Duration timeout) {

@@ -1,6 +1,7 @@
 #include "stream_impl.h"
 
 #include <algorithm>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -16,29 +17,43 @@ namespace {
 
 constexpr char kMethod[] = "/norm.v1.NormalizationService/NormalizeStream";
 
+template <typename Result>
+absl::StatusOr<Result> WithSize(absl::StatusOr<Result> result, const grpc::ByteBuffer& message) {
+  if (result.ok()) result->message_bytes = static_cast<int64_t>(message.Length());
+  return result;
+}
+
 }  // namespace
 
 NormalizeStream::Impl::Impl(std::shared_ptr<grpc::Channel> channel, const StreamOptions& options)
     : max_unsent_bytes_(options.max_unsent_bytes), channel_(std::move(channel)) {
   grpc::GenericStub stub(channel_);
   call_ = stub.PrepareCall(&context_, kMethod, &queue_);
+  try {
+    thread_ = std::thread([this] { Run(); });
+  } catch (const std::system_error& error) {
+    const std::lock_guard lock(mutex_);
+    closed_ = true;
+    final_status_ = absl::ResourceExhaustedError(
+        absl::StrCat("no thread can be started for it: ", error.what()));
+    return;
+  }
   {
-    absl::MutexLock lock(&mutex_);
+    const std::lock_guard lock(mutex_);
     ++outstanding_;
   }
   call_->StartCall(reinterpret_cast<void*>(kStarted));
-  thread_ = std::thread([this] { Run(); });
 }
 
 NormalizeStream::Impl::~Impl() {
   {
-    absl::MutexLock lock(&mutex_);
+    const std::lock_guard lock(mutex_);
     if (!closed_) {
       cancelled_ = true;
       context_.TryCancel();
     }
   }
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 void NormalizeStream::Impl::Fail(const Callback& done, const absl::Status& status) {
@@ -87,21 +102,17 @@ void NormalizeStream::Impl::SubmitTyped(const Request& request, absl::Duration t
 
 absl::Status NormalizeStream::Impl::Enqueue(uint64_t id, const grpc::ByteBuffer& buffer,
                                             absl::Time deadline, const Callback& done) {
-  absl::MutexLock lock(&mutex_);
+  std::unique_lock lock(mutex_);
   if (std::this_thread::get_id() != thread_.get_id()) {
     const auto has_room = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
       return unsent_bytes_ + writing_bytes_ <= max_unsent_bytes_ || closed_ || half_close_wanted_;
     };
-    if (!mutex_.AwaitWithDeadline(absl::Condition(&has_room), deadline)) {
+    if (!changed_.wait_until(lock, absl::ToChronoTime(deadline), has_room)) {
       return absl::DeadlineExceededError(absl::StrCat("the deadline passed while ", unsent_bytes_,
                                                       " bytes were waiting to be sent"));
     }
   }
-  if (closed_) {
-    return absl::UnavailableError(absl::StrCat("the stream has ended: ", final_status_.message()));
-  }
-  if (half_close_wanted_)
-    return absl::FailedPreconditionError("the stream was finished: it takes no more requests");
+  if (absl::Status refusal = Refusal(); !refusal.ok()) return refusal;
   unsent_bytes_ += static_cast<int64_t>(buffer.Length());
   pending_.emplace(id, Pending{deadline, done});
   unsent_.push_back(Unsent{id, buffer});
@@ -110,13 +121,29 @@ absl::Status NormalizeStream::Impl::Enqueue(uint64_t id, const grpc::ByteBuffer&
   return absl::OkStatus();
 }
 
+absl::Status NormalizeStream::Impl::Refusal() const {
+  if (closed_) {
+    return absl::UnavailableError(absl::StrCat("the stream has ended: ", final_status_.message()));
+  }
+  if (half_close_wanted_)
+    return absl::FailedPreconditionError("the stream was finished: it takes no more requests");
+  return absl::OkStatus();
+}
+
+absl::Status NormalizeStream::Impl::status() const {
+  const std::lock_guard lock(mutex_);
+  return Refusal();
+}
+
 absl::Status NormalizeStream::Impl::Finish(absl::Duration timeout) {
   absl::StatusOr<absl::Time> deadline = DeadlineAfter(timeout);
   if (!deadline.ok()) return deadline.status();
-  absl::MutexLock lock(&mutex_);
+  std::unique_lock lock(mutex_);
   half_close_wanted_ = true;
+  changed_.notify_all();
   StartWrites();
-  if (!mutex_.AwaitWithDeadline(absl::Condition(&closed_), *deadline)) {
+  const auto closed = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return closed_; };
+  if (!changed_.wait_until(lock, absl::ToChronoTime(*deadline), closed)) {
     cancelled_ = true;
     context_.TryCancel();
     return absl::DeadlineExceededError(
@@ -126,7 +153,7 @@ absl::Status NormalizeStream::Impl::Finish(absl::Duration timeout) {
 }
 
 int64_t NormalizeStream::Impl::in_flight() const {
-  absl::MutexLock lock(&mutex_);
+  const std::lock_guard lock(mutex_);
   return static_cast<int64_t>(pending_.size());
 }
 
@@ -174,7 +201,7 @@ void NormalizeStream::Impl::Run() {
   while (true) {
     absl::Time wake;
     {
-      absl::MutexLock lock(&mutex_);
+      const std::lock_guard lock(mutex_);
       if (closed_ && outstanding_ == 0) break;
       wake = absl::InfiniteFuture();
       for (const auto& [id, request] : pending_) wake = std::min(wake, request.deadline);
@@ -200,7 +227,7 @@ void NormalizeStream::Impl::Handle(Event event, bool ok) {
   if (event == kRead && ok) {
     const grpc::ByteBuffer message = incoming_;
     {
-      absl::MutexLock lock(&mutex_);
+      const std::lock_guard lock(mutex_);
       --outstanding_;
       incoming_.Clear();
       StartRead();
@@ -208,7 +235,7 @@ void NormalizeStream::Impl::Handle(Event event, bool ok) {
     return Complete(message);
   }
   if (event == kFinished) return Close();
-  absl::MutexLock lock(&mutex_);
+  const std::lock_guard lock(mutex_);
   --outstanding_;
   switch (event) {
     case kStarted:
@@ -228,6 +255,7 @@ void NormalizeStream::Impl::Handle(Event event, bool ok) {
       writing_bytes_ = 0;
       write_broken_ = !ok;
       StartWrites();
+      changed_.notify_all();
       break;
     case kKicked:
       kicked_ = false;
@@ -247,7 +275,7 @@ void NormalizeStream::Impl::Complete(const grpc::ByteBuffer& buffer) {
   }
   Callback done;
   {
-    absl::MutexLock lock(&mutex_);
+    const std::lock_guard lock(mutex_);
     const auto found = pending_.find(response.id());
     if (found == pending_.end()) return;  // expired before the answer came
     done = std::move(found->second.done);
@@ -256,9 +284,11 @@ void NormalizeStream::Impl::Complete(const grpc::ByteBuffer& buffer) {
   if (absl::Status status = ToAbslStatus(response.status()); !status.ok())
     return Fail(done, status);
   if (const ForwardCallback* forward = std::get_if<ForwardCallback>(&done)) {
-    if (response.has_forward()) return (*forward)(Decode(received, response.forward()));
+    if (response.has_forward())
+      return (*forward)(WithSize(Decode(received, response.forward()), buffer));
   } else if (response.has_backward()) {
-    return std::get<BackwardCallback>(done)(Decode(received, response.backward()));
+    return std::get<BackwardCallback>(done)(
+        WithSize(Decode(received, response.backward()), buffer));
   }
   Fail(done, absl::InternalError("the server answered with the result of another direction"));
 }
@@ -267,7 +297,7 @@ void NormalizeStream::Impl::ExpireRequests() {
   const absl::Time now = absl::Now();
   std::vector<Callback> expired;
   {
-    absl::MutexLock lock(&mutex_);
+    const std::lock_guard lock(mutex_);
     if (now < awake_at_) return;
     for (auto it = pending_.begin(); it != pending_.end();) {
       if (it->second.deadline <= now) {
@@ -290,7 +320,7 @@ void NormalizeStream::Impl::Close() {
   absl::Status status = ToAbslStatus(grpc_status_, context_, connection);
   std::vector<Callback> failed;
   {
-    absl::MutexLock lock(&mutex_);
+    const std::lock_guard lock(mutex_);
     --outstanding_;
     for (auto& [id, request] : pending_) failed.push_back(std::move(request.done));
     pending_.clear();
@@ -302,9 +332,10 @@ void NormalizeStream::Impl::Close() {
       status.ok() ? absl::UnavailableError("the server closed the stream before it answered")
                   : status;
   for (const Callback& done : failed) Fail(done, reason);
-  absl::MutexLock lock(&mutex_);
+  const std::lock_guard lock(mutex_);
   final_status_ = status;
   closed_ = true;
+  changed_.notify_all();
 }
 
 NormalizeStream::NormalizeStream(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -341,6 +372,7 @@ std::future<absl::StatusOr<BackwardResult>> NormalizeStream::NormalizeBackward(
 }
 
 absl::Status NormalizeStream::Finish(absl::Duration timeout) { return impl_->Finish(timeout); }
+absl::Status NormalizeStream::status() const { return impl_->status(); }
 int64_t NormalizeStream::in_flight() const { return impl_->in_flight(); }
 
 }  // namespace norm::client

@@ -2,17 +2,18 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <thread>
 #include <unordered_map>
 #include <variant>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
 #include "grpcpp/alarm.h"
 #include "grpcpp/channel.h"
 #include "grpcpp/client_context.h"
@@ -34,6 +35,7 @@ class NormalizeStream::Impl {
   void Submit(const ForwardRequest& request, absl::Duration timeout, ForwardCallback done);
   void Submit(const BackwardRequest& request, absl::Duration timeout, BackwardCallback done);
   absl::Status Finish(absl::Duration timeout);
+  absl::Status status() const;
   int64_t in_flight() const;
 
  private:
@@ -49,6 +51,8 @@ class NormalizeStream::Impl {
     grpc::ByteBuffer buffer;
   };
 
+  /// What a request is told that comes now.
+  absl::Status Refusal() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static void Fail(const Callback& done, const absl::Status& status);
 
   absl::Status Encode(const ForwardRequest& request, wire::MessageWriter* writer,
@@ -82,7 +86,8 @@ class NormalizeStream::Impl {
   grpc::ByteBuffer incoming_;
   grpc::Status grpc_status_;
 
-  mutable absl::Mutex mutex_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;  // room to send, half-closed, closed
   std::unordered_map<uint64_t, Pending> pending_ ABSL_GUARDED_BY(mutex_);
   std::deque<Unsent> unsent_ ABSL_GUARDED_BY(mutex_);
   int64_t unsent_bytes_ ABSL_GUARDED_BY(mutex_) = 0;

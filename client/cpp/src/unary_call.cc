@@ -13,6 +13,7 @@ AttemptOutcome TryOnce(const std::shared_ptr<grpc::Channel>& channel, const Unar
                        grpc::ByteBuffer* reply) {
   grpc::ClientContext context;
   context.set_deadline(absl::ToChronoTime(unary.deadline));
+  for (const auto& [key, value] : unary.metadata) context.AddMetadata(key, value);
   grpc::CompletionQueue queue;
   grpc::GenericStub stub(channel);
   // The pieces that report progress must be held by gRPC alone: the temporary goes at the end of

@@ -1,6 +1,7 @@
 // One try of one unary call.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 
@@ -21,6 +22,7 @@ struct UnaryCall {
   grpc::ByteBuffer request;
   absl::Time deadline;
   std::shared_ptr<TransferProgress> progress;  // optional
+  std::map<std::string, std::string> metadata = {};
 };
 
 /// Sends the request and waits for the reply or the deadline.

@@ -1,5 +1,5 @@
-// The parts of `normctl bench` that need no server: percentiles, the open loop's schedule, flags
-// that contradict each other, what is printed.
+// The parts of `normctl bench` that need no server: percentiles, the open loop's schedule, the order
+// of a mix, flags that contradict each other, progress, the sum of samples.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -7,21 +7,22 @@
 #include <cmath>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/time/clock.h"
 #include "client/normctl/latency_summary.h"
 #include "client/normctl/load_options.h"
-#include "client/normctl/load_report.h"
-#include "client/normctl/load_run.h"
+#include "client/normctl/load_outcome.h"
+#include "client/normctl/load_progress.h"
 #include "client/normctl/load_schedule.h"
-#include "nlohmann/json.hpp"
+#include "client/normctl/load_sweep.h"
+#include "client/normctl/mix_sequence.h"
 
 namespace norm::normctl {
 namespace {
 
 using std::chrono::nanoseconds;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 /// n, n - 1, ..., 1 ns.
 std::vector<nanoseconds> Descending(int64_t n) {
@@ -44,6 +45,12 @@ TEST(LatencySummaryTest, TakesTheNearestRank) {
   EXPECT_EQ(Percentiles(Descending(1001)), (std::vector<int64_t>{501, 901, 991, 1000, 1001}));
   EXPECT_EQ(Percentiles({nanoseconds(7), nanoseconds(7), nanoseconds(90)}),
             (std::vector<int64_t>{7, 90, 90, 90, 90}));
+}
+
+TEST(LatencySummaryTest, RoundsTheMean) {
+  EXPECT_EQ(Summarize(Descending(1000))->mean, nanoseconds(501));  // 500.5
+  EXPECT_EQ(Summarize({nanoseconds(7), nanoseconds(7), nanoseconds(90)})->mean, nanoseconds(35));
+  EXPECT_EQ(Summarize({nanoseconds(-3), nanoseconds(1)})->mean, nanoseconds(-1));
 }
 
 TEST(LatencySummaryTest, IsAbsentWithoutSamples) { EXPECT_FALSE(Summarize({}).has_value()); }
@@ -85,27 +92,40 @@ TEST(OpenLoopScheduleTest, CountsRequestsOfAHalfOpenInterval) {
       300'000'000);
 }
 
-TEST(LoadOptionsTest, ReadsShapes) {
-  EXPECT_EQ(ParseLoadShape("4x4096")->rows, 4);
-  EXPECT_EQ(ParseLoadShape("4x4096")->hidden, 4096);
-  for (const char* text :
-       {"", "4", "x", "4x", "x4", "4x5x6", "4*5", "4.0x5", "4x99999999999999999999"}) {
-    const absl::StatusOr<LoadShape> shape = ParseLoadShape(text);
-    EXPECT_EQ(shape.status().code(), absl::StatusCode::kInvalidArgument) << text;
-    EXPECT_THAT(std::string(shape.status().message()),
-                AllOf(HasSubstr("--shape: "), HasSubstr(std::string("'") + text + "'")));
+/// The cases of the first `count` requests.
+std::vector<size_t> Order(const MixSequence& sequence, int64_t count) {
+  std::vector<size_t> order;
+  for (int64_t i = 0; i < count; ++i) order.push_back(sequence.At(i).case_index);
+  return order;
+}
+
+TEST(MixSequenceTest, SpreadsCasesByTheirShares) {
+  EXPECT_EQ(Order(MixSequence({5, 1, 1}), 14),
+            (std::vector<size_t>{0, 0, 1, 0, 2, 0, 0, 0, 0, 1, 0, 2, 0, 0}));
+  EXPECT_EQ(Order(MixSequence({1}), 3), (std::vector<size_t>{0, 0, 0}));
+  EXPECT_EQ(MixSequence({300, 900, 600}).length(), 6);
+  EXPECT_EQ(MixSequence({1000, 999}).length(), 1999);
+}
+
+TEST(MixSequenceTest, NumbersTheRequestsOfACase) {
+  const MixSequence sequence({3, 1, 2});
+  std::vector<int64_t> next(3, 0);
+  for (int64_t i = 0; i < 10 * sequence.length(); ++i) {
+    const MixSequence::Place place = sequence.At(i);
+    EXPECT_EQ(place.ordinal, next[place.case_index]++) << i;
   }
+  EXPECT_EQ(next, (std::vector<int64_t>{30, 10, 20}));
 }
 
 std::string Refusal(const LoadOptions& options) { return std::string(Validate(options).message()); }
 
 TEST(LoadOptionsTest, TakesDefaultsAndLimits) {
-  EXPECT_TRUE(Validate({}).ok());
-  EXPECT_TRUE(Validate({.connections = 1024}).ok());
-  EXPECT_TRUE(Validate({.connections = 32, .in_flight = 32}).ok());
-  EXPECT_TRUE(Validate({.warm_up_seconds = 0, .duration_seconds = 600}).ok());
-  EXPECT_TRUE(Validate({.rate = 5e6 / 600, .duration_seconds = 600}).ok());
-  EXPECT_TRUE(Validate({.rate = 1, .duration_seconds = 1}).ok());
+  EXPECT_TRUE(Validate(LoadOptions{}).ok());
+  EXPECT_TRUE(Validate(LoadOptions{.connections = 1024}).ok());
+  EXPECT_TRUE(Validate(LoadOptions{.connections = 32, .in_flight = 32}).ok());
+  EXPECT_TRUE(Validate(LoadOptions{.warm_up_seconds = 0, .duration_seconds = 600}).ok());
+  EXPECT_TRUE(Validate(LoadOptions{.rate = 5e6 / 600, .duration_seconds = 600}).ok());
+  EXPECT_TRUE(Validate(LoadOptions{.rate = 1, .duration_seconds = 1}).ok());
 }
 
 TEST(LoadOptionsTest, RefusesNonsenseNamingFlagRuleAndValues) {
@@ -116,11 +136,6 @@ TEST(LoadOptionsTest, RefusesNonsenseNamingFlagRuleAndValues) {
   EXPECT_EQ(Refusal({.connections = 64, .in_flight = 17}),
             "--in-flight: 17 on each of 64 --connections are 1088 requests in flight, over the "
             "limit of 1024");
-  EXPECT_EQ(Refusal({.shape = {.rows = 0, .hidden = 8}}), "--shape: rows 0 < 1");
-  EXPECT_EQ(Refusal({.shape = {.rows = 8, .hidden = -2}}), "--shape: hidden size -2 < 1");
-  EXPECT_EQ(Refusal({.shape = {.rows = 65536, .hidden = 16384}}),
-            "--shape: 65536x16384 of 2 bytes each is over the limit of 2147483647 bytes");
-  EXPECT_THAT(Refusal({.shape = {.rows = INT64_MAX, .hidden = INT64_MAX}}), HasSubstr("--shape: "));
   EXPECT_EQ(Refusal({.warm_up_seconds = -1}), "--warm-up: -1 s is outside [0, 600]");
   EXPECT_EQ(Refusal({.warm_up_seconds = std::nan("")}), "--warm-up: nan s is outside [0, 600]");
   EXPECT_EQ(Refusal({.duration_seconds = 0}), "--duration: 0 s is outside [0.001, 600]");
@@ -133,64 +148,97 @@ TEST(LoadOptionsTest, RefusesNonsenseNamingFlagRuleAndValues) {
             "--rate: 1e+06 requests/s for --duration 100 s are 1e+08 requests, outside [1, 5e+07]");
 }
 
-LoadOutcome HandMadeOutcome() {
-  LoadOutcome outcome;
-  outcome.server_version = "1.2.3";
-  outcome.devices = {"cpu"};
-  outcome.completed = 100;
-  outcome.errors = {{absl::StatusCode::kUnavailable, 7}, {absl::StatusCode::kDeadlineExceeded, 2}};
-  outcome.not_sent = 3;
-  outcome.bytes_sent = 4'000'000'000;
-  outcome.bytes_received = 1'000'000'000;
-  outcome.measured_seconds = 2;
-  outcome.latency = LatencySummary{nanoseconds(1500), nanoseconds(2500), nanoseconds(3500),
-                                   nanoseconds(4500), nanoseconds(5500)};
-  return outcome;
+TEST(LoadProgressTest, DescribesPhaseRateAndErrors) {
+  LoadProgress progress;
+  const absl::Time start = absl::Now();
+  EXPECT_EQ(progress.Describe(start), "connecting");
+  progress.Begin("echo", absl::Hours(1), absl::Hours(2));
+  for (int i = 0; i < 1000; ++i) progress.Count(true);
+  progress.Count(false);
+  EXPECT_EQ(progress.Describe(start + absl::Seconds(4)),
+            "echo: warm-up 4.0 of 3600.0 s, 250 requests/s, 1 errors");
+  // The phase began after `start`, by less than the tenth of a second that is shown.
+  EXPECT_EQ(progress.Describe(start + absl::Hours(1) + absl::Seconds(10.05)),
+            "echo: measuring 10.0 of 7200.0 s, 0 requests/s, 1 errors");
+  EXPECT_EQ(progress.Describe(start + absl::Hours(9)),
+            "echo: measuring 7200.0 of 7200.0 s, 0 requests/s, 1 errors");
 }
 
-TEST(LoadReportTest, JsonHoldsEveryOptionAndFigure) {
-  const LoadOptions options = {
-      .server = "h:1", .op = Op::kLayerNorm, .rate = 56, .warm_up_seconds = 0.5};
-  const nlohmann::json report =
-      nlohmann::json::parse(LoadJson(options, HandMadeOutcome()), nullptr, false);
-  EXPECT_EQ(report, nlohmann::json::parse(R"({
-    "options": {"server": "h:1", "timeout_seconds": 60.0, "op": "layer_norm", "shape": [4, 4096],
-                "dtype": "bf16", "connections": 1, "in_flight": 1, "rate": 56.0,
-                "warm_up_seconds": 0.5, "duration_seconds": 10.0},
-    "server_version": "1.2.3", "devices": ["cpu"],
-    "requests": 109, "completed": 100, "failed": 9,
-    "errors": {"UNAVAILABLE": 7, "DEADLINE_EXCEEDED": 2}, "not_sent": 3,
-    "bytes_sent": 4000000000, "bytes_received": 1000000000, "measured_seconds": 2.0,
-    "requests_per_second": 50.0, "gb_per_second": 2.5,
-    "latency_us": {"p50": 1.5, "p90": 2.5, "p99": 3.5, "p99.9": 4.5, "max": 5.5},
-    "send_delay_us": null})",
-                                          nullptr, false))
-      << report.dump(2);
+LoadSample Sample(int64_t latency_ns, uint32_t case_index, float kernel_us) {
+  LoadSample sample{.latency = nanoseconds(latency_ns), .case_index = case_index, .launches = 0.5F};
+  sample.stages[static_cast<size_t>(LoadStage::kKernel)] = kernel_us;
+  return sample;
 }
 
-TEST(LoadReportTest, TableHoldsTheFiguresInLines) {
-  EXPECT_EQ(LoadTable({.rate = 56}, HandMadeOutcome()),
-            "rms_norm 4x4096 bf16, 1 connections x 1 in flight, open loop, 56 requests/s, 10 s "
-            "after 1 s; normd 1.2.3 on cpu\n"
-            "requests             109\n"
-            "errors                 9\n"
-            "                       2  DEADLINE_EXCEEDED\n"
-            "                       7  UNAVAILABLE\n"
-            "not sent               3\n"
-            "requests/s          50.0\n"
-            "GB/s              2.5000\n"
-            "                     p50        p90        p99      p99.9        max\n"
-            "latency us           1.5        2.5        3.5        4.5        5.5\n"
-            "send delay us          -          -          -          -          -\n");
+TEST(LoadOutcomeTest, SumsUpAllAndEachCase) {
+  LoadSamples samples;
+  samples.cases.resize(2);
+  samples.cases[0] = {.completed = 3, .bytes_sent = 30, .bytes_received = 33};
+  samples.cases[1] = {.completed = 1,
+                      .errors = {{absl::StatusCode::kUnavailable, 2}},
+                      .bytes_sent = 1'000'000'000,
+                      .bytes_received = 1'999'999'937};
+  samples.samples = {Sample(10, 0, 1.5F), Sample(20, 0, 2.5F), Sample(30, 0, 3.5F),
+                     Sample(1000, 1, 0.25F)};
+  samples.not_sent = 4;
+  samples.measured_seconds = 2;
+  LoadSamples more;  // another phase of the same cases
+  more.cases.resize(2);
+  more.cases[1].errors = {{absl::StatusCode::kUnavailable, 1}};
+  more.first_error = absl::UnavailableError("full");
+  more.not_sent = 1;
+  more.measured_seconds = 2;
+  samples.Add(std::move(more));
+
+  const LoadOutcome outcome = Summarize(std::move(samples), SampleStages::kPresent);
+  EXPECT_EQ(outcome.all.requests(), 7);
+  EXPECT_EQ(outcome.all.counts.completed, 4);
+  EXPECT_EQ(outcome.all.counts.errors.at(absl::StatusCode::kUnavailable), 3);
+  EXPECT_EQ(outcome.all.latency->p50, nanoseconds(20));
+  EXPECT_EQ(outcome.all.latency->max, nanoseconds(1000));
+  EXPECT_EQ(outcome.all.launches_per_request, 0.5);
+  EXPECT_EQ(outcome.not_sent, 5);
+  EXPECT_EQ(outcome.requests_per_second(), 1);
+  EXPECT_EQ(outcome.gigabytes_per_second(), 0.75);
+  EXPECT_EQ(outcome.first_error, absl::UnavailableError("full"));
+  EXPECT_FALSE(outcome.send_delay.has_value());
+  const auto kernel = static_cast<size_t>(LoadStage::kKernel);
+  EXPECT_EQ((*outcome.all.stages)[kernel].max, nanoseconds(3500));
+  ASSERT_EQ(outcome.cases.size(), 2u);
+  EXPECT_EQ(outcome.cases[0].latency->mean, nanoseconds(20));
+  EXPECT_EQ((*outcome.cases[0].stages)[kernel].mean, nanoseconds(2500));
+  EXPECT_EQ(outcome.cases[1].requests(), 4);
+  EXPECT_EQ((*outcome.cases[1].stages)[kernel].p50, nanoseconds(250));
 }
 
-TEST(LoadReportTest, AClosedLoopHasNoRowsOfAnOpenOne) {
-  LoadOutcome outcome = HandMadeOutcome();
-  outcome.not_sent.reset();
-  EXPECT_THAT(LoadTable({}, outcome),
-              AllOf(HasSubstr("closed loop"), ::testing::Not(HasSubstr("not sent")),
-                    ::testing::Not(HasSubstr("send delay"))));
-  EXPECT_TRUE(nlohmann::json::parse(LoadJson({}, outcome), nullptr, false)["not_sent"].is_null());
+TEST(LoadOutcomeTest, StagesAddUpToTheTimeSinceSending) {
+  const client::Timing timing = {.decode_us = 1,
+                                 .queue_us = 20,
+                                 .copy_in_us = 3,
+                                 .kernel_us = 4,
+                                 .copy_out_us = 5,
+                                 .total_us = 64};
+  EXPECT_EQ(ToStageTimes(timing, nanoseconds(100'000)), (StageTimes{36, 1, 20, 3, 4, 5, 31}));
+}
+
+TEST(LoadOutcomeTest, EchoesHaveNoStages) {
+  LoadSamples samples;
+  samples.cases.resize(1);
+  samples.samples = {Sample(10, 0, 0)};
+  const LoadOutcome outcome = Summarize(std::move(samples), SampleStages::kAbsent);
+  EXPECT_FALSE(outcome.all.stages.has_value());
+  EXPECT_EQ(outcome.all.latency->p50, nanoseconds(10));
+}
+
+TEST(LoadSweepTest, RatesSurroundThePeak) {
+  EXPECT_THAT(SweepRates(12345, 1),
+              testing::Pointwise(testing::DoubleEq(),
+                                 {1230.0, 2470.0, 3700.0, 4940.0, 6170.0, 7410.0, 8640.0, 9880.0,
+                                  11100.0, 11700.0, 12300.0, 13600.0}));
+  // One request in the window, at least.
+  EXPECT_THAT(SweepRates(2, 1),
+              testing::Pointwise(testing::DoubleEq(), {1.0, 1.2, 1.4, 1.6, 1.8, 1.9, 2.0, 2.2}));
+  EXPECT_TRUE(SweepRates(0.1, 1).empty());
 }
 
 }  // namespace

@@ -1,11 +1,15 @@
 #include "norm/client/stream.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <pthread.h>
 
 #include <atomic>
+#include <cstddef>
 #include <cstring>
 #include <memory>
 #include <set>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -14,6 +18,8 @@
 
 namespace norm::client {
 namespace {
+
+using ::testing::StartsWith;
 
 constexpr absl::Duration kTimeout = absl::Seconds(30);
 using ServerStream = grpc::ServerReaderWriter<v1::StreamResponse, v1::StreamRequest>;
@@ -90,7 +96,9 @@ TEST_F(NormalizeStreamTest, PairsEachOfManyResultsWithItsRequest) {
     backward.push_back(stream->NormalizeBackward(
         RmsNormBackwardRequest{.dy = dy.view(), .x = dy.view()}, kTimeout));
   }
+  EXPECT_TRUE(stream->status().ok());
   EXPECT_TRUE(stream->Finish(kTimeout).ok());
+  EXPECT_EQ(stream->status().code(), absl::StatusCode::kUnavailable);
   for (int i = 0; i < 500; ++i) {
     absl::StatusOr<ForwardResult> y = forward[static_cast<size_t>(i)].get();
     ASSERT_TRUE(y.ok()) << y.status();
@@ -98,6 +106,27 @@ TEST_F(NormalizeStreamTest, PairsEachOfManyResultsWithItsRequest) {
     EXPECT_EQ(First(backward[static_cast<size_t>(i)].get()->dx), static_cast<float>(-i));
   }
   EXPECT_EQ(stream->in_flight(), 0);
+}
+
+TEST_F(NormalizeStreamTest, WithoutAThreadEveryRequestIsToldSo) {
+  pthread_attr_t usual;
+  pthread_attr_t endless;  // stacks larger than the address space
+  ASSERT_EQ(pthread_getattr_default_np(&usual), 0);
+  ASSERT_EQ(pthread_attr_init(&endless), 0);
+  ASSERT_EQ(pthread_attr_setstacksize(&endless, size_t{1} << 48), 0);
+  ASSERT_EQ(pthread_setattr_default_np(&endless), 0);
+  const std::unique_ptr<NormalizeStream> stream = client_->OpenStream();
+  ASSERT_EQ(pthread_setattr_default_np(&usual), 0);
+  pthread_attr_destroy(&endless);
+  pthread_attr_destroy(&usual);
+
+  const absl::Status status = stream->status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(status.message()),
+              StartsWith("the stream has ended: no thread can be started for it: "));
+  EXPECT_EQ(stream->Normalize(Request(1), kTimeout).get().status(), status);
+  EXPECT_EQ(stream->in_flight(), 0);
+  EXPECT_EQ(stream->Finish(kTimeout).code(), absl::StatusCode::kResourceExhausted);
 }
 
 TEST_F(NormalizeStreamTest, KeepsTheStreamOpenAfterARequestsError) {

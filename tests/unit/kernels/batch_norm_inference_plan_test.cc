@@ -54,6 +54,18 @@ TEST(BatchNormInferencePlanTest, PartsOfPlanesCoverTheTensor) {
   EXPECT_EQ(PlaneInferenceBlocks(norm_device::kPlaneBlockGranules * 8 + 1, DType::kBF16), 2);
 }
 
+TEST(BatchNormInferencePlanTest, SmallPlanesOfWholeGranulesGoByImages) {
+  const auto blocks = [](const BatchNormShape& shape, DType dtype) {
+    return PlanPlaneInference(shape, dtype)->image_blocks;
+  };
+  EXPECT_EQ(blocks({128, 2048, 49}, DType::kBF16), 196);
+  EXPECT_EQ(blocks({128, 512, 196}, DType::kF32), 392);
+  EXPECT_EQ(blocks({8, 8, 9}, DType::kF16), 1);
+  EXPECT_EQ(blocks({7, 8, 9}, DType::kF16), 0);  // few images
+  EXPECT_EQ(blocks({8, 7, 9}, DType::kF16), 0);  // no whole granules
+  EXPECT_EQ(blocks({64, 64, 12544}, DType::kF32), 0);
+}
+
 TEST(BatchNormInferencePlanTest, OtherPlanesAreLeftToOtherKernels) {
   EXPECT_FALSE(PlanPlaneInference({2, 3, 100}, DType::kF64).has_value());
   EXPECT_FALSE(PlanPlaneInference({0, 3, 100}, DType::kF32).has_value());
@@ -75,12 +87,24 @@ TEST(BatchNormInferencePlanTest, RowsAreCovered) {
       const int64_t columns = int64_t{1} << plan->column_bits;
       EXPECT_LE(columns, norm_device::kRowColumns<2>);
       EXPECT_GE(plan->slices * columns * (plan->wide ? 8 : 1), channels);
-      const int64_t rows = plan->launch.blocks_x / plan->slices *
-                           (norm_device::kRowThreads / columns) * norm_device::kRowGranules<2>;
+      const int64_t rows =
+          plan->launch.blocks_x / plan->slices * (norm_device::kRowThreads / columns) *
+          (plan->tall ? norm_device::kTallRowGranules : norm_device::kRowGranules<2>);
       EXPECT_EQ(plan->launch.blocks_x % plan->slices, 0);
       EXPECT_GE(rows, 3000);
     }
   }
+}
+
+TEST(BatchNormInferencePlanTest, RowsOfTwoByteElementsAreTallWhereTheySaveARound) {
+  const auto tall = [](int64_t rows, int64_t channels, DType dtype, bool aligned) {
+    return PlanRowInference({rows, channels, 1}, dtype, aligned)->tall;
+  };
+  EXPECT_TRUE(tall(8192, 1024, DType::kBF16, true));
+  EXPECT_FALSE(tall(8192, 1024, DType::kBF16, false));
+  EXPECT_FALSE(tall(8192, 1024, DType::kF32, true));
+  EXPECT_FALSE(tall(4096, 1024, DType::kBF16, true));
+  EXPECT_FALSE(tall(25088, 512, DType::kBF16, true));
 }
 
 TEST(BatchNormInferencePlanTest, RowsAreChannelLastOrWithoutSpatialExtent) {

@@ -15,11 +15,11 @@ namespace {
 constexpr DTypePair kDTypes[] = {
     {DType::kF32, DType::kF32}, {DType::kBF16, DType::kBF16}, {DType::kF16, DType::kF32}};
 
-/// Whole planes, planes across accesses, whole tensors that are not whole accesses; granules of
-/// channels that are whole and not, more than a block has; one value.
+/// Whole planes, planes across accesses, whole tensors that are not whole accesses; small planes of
+/// many images; granules of channels that are whole and not, more than a block has; one value.
 constexpr BatchNormShape kShapes[] = {
-    {3, 5, 64}, {7, 24, 49}, {2, 3, 4097}, {5, 1, 33},  {1, 1, 8},    {1, 2100, 9},
-    {4, 1, 1},  {300, 8, 1}, {70, 136, 3}, {9, 520, 2}, {1030, 3, 1}, {1, 64, 2048},
+    {3, 5, 64},  {7, 24, 49},  {2, 3, 4097}, {5, 1, 33},   {1, 1, 8},     {1, 2100, 9}, {4, 1, 1},
+    {300, 8, 1}, {70, 136, 3}, {9, 520, 2},  {1030, 3, 1}, {1, 64, 2048}, {19, 40, 49}, {8, 16, 9},
 };
 constexpr BatchNormLayout kLayouts[] = {BatchNormLayout::kNchw, BatchNormLayout::kNhwc};
 
@@ -106,9 +106,16 @@ TEST_P(BatchNormInferenceTest, BitsDoNotDependOnAddressOrLayout) {
   }
 }
 
+TEST_P(BatchNormInferenceTest, TallBlocksMatchTheReference) {
+  const BatchNormShape shape = {102390, 64, 1};
+  RunAndCheck(*runner_, Forward(shape));
+  EXPECT_EQ(RunCase(*runner_, Forward(shape)).y, RunCase(*runner_, Forward(shape), {1}).y);
+}
+
 /// f32 holds weight and rstd, but not their product, or not all of its digits.
 TEST_P(BatchNormInferenceTest, ExtremeWeightsChangeNoOtherChannel) {
-  for (BatchNormShape shape : {BatchNormShape{7, 24, 49}, BatchNormShape{3, 8, 640}}) {
+  for (BatchNormShape shape :
+       {BatchNormShape{7, 24, 49}, BatchNormShape{19, 24, 49}, BatchNormShape{3, 8, 640}}) {
     for (BatchNormLayout layout : kLayouts) {
       shape.layout = layout;
       SCOPED_TRACE(Name(shape));

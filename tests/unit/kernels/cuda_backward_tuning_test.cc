@@ -67,7 +67,8 @@ int64_t HeldColumns(const RowBackwardPlan& plan, DType dtype) {
       return std::min<int64_t>(plan.columns, plan.threads * plan.granules * granule) *
              plan.cluster_blocks;
     case RowBackwardMethod::kLong:
-      return plan.tensor_bytes / 16 * plan.granules * granule * plan.cluster_blocks;
+      return plan.tensor_bytes / 16 * norm_device::kLongTiles[plan.granules].granules * granule *
+             plan.cluster_blocks;
     case RowBackwardMethod::kStrips:
       return norm_device::kStripShapes[plan.granules].MaxHidden();
     case RowBackwardMethod::kCarefulWarp:
@@ -102,27 +103,33 @@ void CheckGroups(const RowBackwardPlan& plan, int64_t hidden_size, DType dtype, 
 }
 
 /// The parts of shared memory do not overlap; every thread has all its granules but perhaps the
-/// last one; the ring holds a row and what is under way.
+/// last one; the ring holds a unit of rows and what is under way.
 void CheckLongPlan(const RowBackwardPlan& plan, int64_t hidden_size, DType dtype, RowKind kind,
                    int ring_tensors) {
+  const norm_device::LongTile tile = norm_device::kLongTiles[plan.granules];
+  EXPECT_TRUE(norm_device::LongTileServes(plan.granules, kind, static_cast<int>(DTypeSize(dtype))));
   const int64_t threads = plan.tensor_bytes / 16;
   const int64_t row_granules = hidden_size * static_cast<int64_t>(DTypeSize(dtype)) / 16;
   EXPECT_LE(threads, plan.threads - 32);
   EXPECT_GT(threads, plan.threads - 64);
-  EXPECT_LE(threads * (plan.granules - 1), row_granules / plan.cluster_blocks);
-  EXPECT_GE(plan.stages, 2);
-  EXPECT_LE(plan.stages * plan.granules, norm_device::kMaxLongSlots);
+  EXPECT_LE(threads * (tile.granules - 1), row_granules / plan.cluster_blocks);
+  EXPECT_LE(threads, tile.max_threads);
+  EXPECT_GE(plan.stages, norm_device::LeastLongUnits(tile));
+  EXPECT_EQ(plan.rows_per_block, tile.rows);
+  const int slots = plan.stages * tile.granules * tile.rows;
+  EXPECT_LE(slots, norm_device::kMaxLongSlots);
   const int warps = (plan.threads / 32 - 1) * plan.cluster_blocks;
-  EXPECT_GE(plan.exchange_offset, plan.stages * plan.granules * ring_tensors * plan.tensor_bytes);
+  EXPECT_GE(plan.exchange_offset, slots * ring_tensors * plan.tensor_bytes);
   EXPECT_GE(plan.careful_offset - plan.exchange_offset,
-            norm_device::LongExchangeBytes(kind, warps));
+            norm_device::LongExchangeBytes(kind, tile.rows, warps));
   EXPECT_EQ(plan.exchange_offset % 16, 0);
   EXPECT_EQ(plan.careful_offset % 16, 0);
   EXPECT_GE(plan.weights_offset - plan.careful_offset, 2 * norm_device::CarefulDoubles(warps) * 8);
   EXPECT_EQ(plan.weights_offset % 16, 0);
-  const bool keeps_weights = kind == RowKind::kLayer && DTypeSize(dtype) == 2;
+  const bool keeps_weights =
+      norm_device::LongWeightsAreShared(kind, tile.granules, static_cast<int>(DTypeSize(dtype)));
   EXPECT_GE(plan.shared_bytes - plan.weights_offset,
-            keeps_weights ? 2 * plan.granules * plan.tensor_bytes : 0);
+            keeps_weights ? 2 * tile.granules * plan.tensor_bytes : 0);
 }
 
 void CheckStrips(const RowBackwardPlan& plan, RowKind kind) {
@@ -232,6 +239,26 @@ TEST_P(RowBackwardTuningTest, FewRowsNeedNoPartialRowsWhereDweightIsWanted) {
   EXPECT_EQ(launch(8192, true).config.blocks_x, GetParam().sm_count);
 }
 
+TEST_P(RowBackwardTuningTest, LaunchesThatFinalizeInPlaceAreResidentAndHoldTheScratch) {
+  ForEachPlan([&](const RowBackwardPlan& plan, int64_t hidden_size, DType, RowKind, int) {
+    EXPECT_FALSE(LaunchRowBackward(plan, 70000, false).config.cooperative);
+    EXPECT_EQ(LaunchRowBackward(plan, 70000, true).config.cooperative, plan.finalizes_in_place);
+    EXPECT_FALSE(LaunchRowBackward(plan, 1, true).direct &&
+                 LaunchRowBackward(plan, 1, true).config.cooperative);
+    if (!plan.finalizes_in_place) return;
+    EXPECT_TRUE(plan.method == RowBackwardMethod::kTiles ||
+                plan.method == RowBackwardMethod::kGroups);
+    EXPECT_LE(plan.max_row_blocks, GetParam().sm_count);
+    // The threads and columns of a slice are those of the finalize kernel, which segments take.
+    const norm_device::FinalizeShape shape = norm_device::FinalizeShapeOf(hidden_size, false);
+    EXPECT_EQ(shape.columns, norm_device::kGridFinalizeShape.columns);
+    EXPECT_EQ(shape.lanes, norm_device::kGridFinalizeShape.lanes);
+    EXPECT_EQ(shape.threads, norm_device::kGridFinalizeThreads);
+    EXPECT_GE(plan.threads, norm_device::kGridFinalizeThreads);
+    EXPECT_GE(plan.shared_bytes, int64_t{plan.threads} * norm_device::kGridFinalizeDoubles * 8);
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(Devices, RowBackwardTuningTest, ::testing::ValuesIn(kDevices),
                          [](const auto& named) {
                            return "sm_" + std::to_string(named.param.compute_capability);
@@ -277,11 +304,11 @@ TEST(FinalizeTuningTest, EveryColumnHasAThread) {
     for (int64_t hidden_size : HiddenSizes()) {
       const norm_device::FinalizeShape shape =
           norm_device::FinalizeShapeOf(hidden_size, partials_are_f64);
-      EXPECT_EQ(norm_device::kFinalizeThreads % shape.lanes, 0);
+      EXPECT_EQ(shape.threads % shape.lanes, 0);
       EXPECT_EQ(hidden_size % shape.columns, 0);
       // Threads of a column share its partial rows out evenly.
-      EXPECT_EQ(norm_device::kFinalizeThreads / shape.lanes % shape.columns, 0);
-      EXPECT_LE(norm_device::kFinalizeThreads / shape.block_columns(), 32);
+      EXPECT_EQ(shape.threads / shape.lanes % shape.columns, 0);
+      EXPECT_LE(shape.threads / shape.block_columns(), 32);
     }
   }
 }

@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <memory>
+#include <thread>
 #include <vector>
 
 #include "tests/support/batch_norm_case.h"
@@ -96,6 +98,38 @@ TEST_P(CudaDeterminismTest, BackwardRowsKeepTheirBitsAndGradientsRepeat) {
         EXPECT_EQ(RunCase(*runner_, alone).dx, Slice(first.dx, row, row_bytes)) << "row " << row;
       }
     }
+  }
+}
+
+TEST_P(CudaDeterminismTest, BackwardsOfSeveralStreamsAtOnceKeepTheirBits) {
+  constexpr int kStreams = 4;
+  constexpr int kCalls = 12;
+  const DTypePair dtypes = GetParam();
+  for (int64_t hidden_size : {int64_t{128}, int64_t{2048}}) {
+    RowBackwardCase request;
+    request.op = Op::kLayerNorm;
+    request.rows = 700;
+    request.hidden_size = hidden_size;
+    request.dtypes = dtypes;
+    request.x = MakeData(DataKind::kNormal, request.rows, hidden_size, dtypes.dtype, 88);
+    request.dy = MakeData(DataKind::kNormal, request.rows, hidden_size, dtypes.dtype, 89);
+    request.weight = MakeNormal(hidden_size, 1.0, 0.5, dtypes.weight_dtype, 90);
+    const RowBackwardOutputs alone = RunCase(*runner_, request);
+    ASSERT_TRUE(alone.status.ok()) << alone.status.message();
+    std::vector<std::thread> threads;
+    std::vector<int> wrong(kStreams);
+    for (int stream = 0; stream < kStreams; ++stream) {
+      threads.emplace_back([&, stream] {
+        const std::unique_ptr<NormRunner> runner = MakeTestRunner();
+        for (int call = 0; call < kCalls; ++call) {
+          const RowBackwardOutputs outputs = RunCase(*runner, request);
+          wrong[stream] += outputs.dx != alone.dx || outputs.dweight != alone.dweight ||
+                           outputs.dbias != alone.dbias;
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(wrong, std::vector<int>(kStreams)) << hidden_size;
   }
 }
 

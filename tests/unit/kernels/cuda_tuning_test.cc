@@ -45,7 +45,9 @@ TEST(RowNormTuningTest, EveryRowFitsItsThreads) {
         SCOPED_TRACE(testing::Message() << DTypeName(dtype) << " " << hidden_size);
         EXPECT_GE(HeldElements(plan, dtype, hidden_size), hidden_size);
         EXPECT_EQ(plan.threads % 32, 0);
-        EXPECT_LE(plan.threads, norm_device::kMaxBlockRowThreads);
+        if (plan.method != RowMethod::kStrips) {
+          EXPECT_LE(plan.threads, norm_device::kMaxBlockRowThreads);
+        }
         EXPECT_EQ(plan.wide, hidden_size * DTypeSize(dtype) % 16 == 0);
         EXPECT_TRUE(plan.cluster_blocks == 1 || device.HasClusters());
         EXPECT_LE(plan.cluster_blocks, UsesRing(plan) ? 16 : 8);
@@ -158,7 +160,7 @@ TEST(RowNormTuningTest, FewRowsHaveMultiprocessorsOfTheirOwn) {
 TEST(RowNormTuningTest, PlainRowsHaveEnoughBlocks) {
   for (DType dtype : kDTypes) {
     for (DType weight_dtype : {dtype, DType::kF32}) {
-      for (int64_t hidden_size : {8, 64, 128, 256, 1024, 2048, 4096, 8192, 16384}) {
+      for (int64_t hidden_size : {8, 64, 128, 256, 1024, 2048, 4096, 8192}) {
         SCOPED_TRACE(testing::Message() << DTypeName(dtype) << " " << hidden_size);
         const RowForwardPlan plan = PlanRowForward(hidden_size, dtype, kDevice);
         for (bool rms : {true, false}) {

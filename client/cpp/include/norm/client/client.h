@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "norm/client/echo.h"
 #include "norm/client/options.h"
 #include "norm/client/requests.h"
 #include "norm/client/server_info.h"
@@ -56,6 +57,11 @@ class Client {
 
   absl::StatusOr<ServerInfo> GetServerInfo(absl::Duration timeout);
   absl::StatusOr<ServerStatistics> GetStatistics(absl::Duration timeout);
+  /// Sends the bytes of `request` and waits for `response_bytes` bytes of them back: what a call
+  /// with messages of these sizes costs before anything is computed. Retried like every call.
+  /// Errors: INVALID_ARGUMENT for a response more than 1024 bytes longer than the request; INTERNAL
+  /// when another number of bytes comes back.
+  absl::Status Echo(const EncodedRequest& request, int64_t response_bytes, absl::Duration timeout);
   /// Health of one service ("norm.v1.NormalizationService"), or of the whole server for "".
   absl::StatusOr<Health> CheckHealth(const std::string& service, absl::Duration timeout);
 

@@ -130,6 +130,7 @@ struct ForwardResult {
   std::optional<Tensor> running_mean;
   std::optional<Tensor> running_var;
   Timing timing;
+  int64_t message_bytes = 0;  // of the response as it came
 };
 
 struct BackwardResult {
@@ -137,6 +138,7 @@ struct BackwardResult {
   std::optional<Tensor> dweight;
   std::optional<Tensor> dbias;
   Timing timing;
+  int64_t message_bytes = 0;  // of the response as it came
 };
 
 }  // namespace norm::client

@@ -31,7 +31,8 @@ struct StreamOptions {
 /// Threads:    every method may be called from several threads at once. Callbacks run one at a time
 /// on the thread that the
 ///             stream owns; they may submit, and must not call Finish or destroy the stream.
-/// Ownership:  joins its thread on destruction, after every completion was delivered.
+/// Ownership:  joins its thread on destruction, after every completion was delivered. Where no thread
+///             can be started every request completes with UNAVAILABLE; status() says why.
 class NormalizeStream {
  public:
   using ForwardCallback = std::function<void(absl::StatusOr<ForwardResult>)>;
@@ -57,6 +58,9 @@ class NormalizeStream {
   /// Errors: the stream's final status, DEADLINE_EXCEEDED when that took longer than `timeout` (the
   /// stream is then cancelled).
   absl::Status Finish(absl::Duration timeout);
+
+  /// OK while the stream takes requests; then what a request would be told.
+  absl::Status status() const;
 
   /// Requests submitted and not completed.
   int64_t in_flight() const;

@@ -1,0 +1,105 @@
+#include "client/normctl/load_connection.h"
+
+#include <utility>
+#include <variant>
+
+#include "norm/client/stream.h"
+
+namespace norm::normctl {
+namespace {
+
+template <typename Result>
+absl::StatusOr<LoadReply> ToReply(const PreparedCase& prepared, absl::StatusOr<Result> result) {
+  if (!result.ok()) return result.status();
+  if (absl::Status status = prepared.Check(*result); !status.ok()) return status;
+  return LoadReply{.bytes_sent = prepared.tensor_bytes(),
+                   .bytes_received = TensorBytes(*result),
+                   .message_bytes = result->message_bytes,
+                   .timing = std::move(result->timing)};
+}
+
+class UnaryConnection final : public LoadConnection {
+ public:
+  UnaryConnection(client::Client& client, const std::vector<PreparedCase>& cases)
+      : client_(client), cases_(cases) {}
+
+  absl::StatusOr<LoadReply> Send(size_t case_index, int64_t ordinal,
+                                 absl::Duration timeout) override {
+    const PreparedCase& prepared = cases_[case_index];
+    const OpRequest& request = prepared.request(ordinal).typed;
+    if (const auto* forward = std::get_if<client::ForwardRequest>(&request))
+      return ToReply(prepared, client_.Normalize(*forward, timeout));
+    return ToReply(prepared,
+                   client_.NormalizeBackward(std::get<client::BackwardRequest>(request), timeout));
+  }
+
+ private:
+  client::Client& client_;
+  const std::vector<PreparedCase>& cases_;
+};
+
+class StreamConnection final : public LoadConnection {
+ public:
+  StreamConnection(std::unique_ptr<client::NormalizeStream> stream,
+                   const std::vector<PreparedCase>& cases)
+      : stream_(std::move(stream)), cases_(cases) {}
+
+  absl::StatusOr<LoadReply> Send(size_t case_index, int64_t ordinal,
+                                 absl::Duration timeout) override {
+    const PreparedCase& prepared = cases_[case_index];
+    const OpRequest& request = prepared.request(ordinal).typed;
+    if (const auto* forward = std::get_if<client::ForwardRequest>(&request))
+      return ToReply(prepared, stream_->Normalize(*forward, timeout).get());
+    const auto& backward = std::get<client::BackwardRequest>(request);
+    return ToReply(prepared, stream_->NormalizeBackward(backward, timeout).get());
+  }
+
+ private:
+  const std::unique_ptr<client::NormalizeStream> stream_;
+  const std::vector<PreparedCase>& cases_;
+};
+
+class EchoConnection final : public LoadConnection {
+ public:
+  EchoConnection(client::Client& client, const std::vector<PreparedCase>& cases, EchoSize size,
+                 const std::vector<int64_t>& response_bytes)
+      : client_(client), cases_(cases), size_(size), response_bytes_(response_bytes) {}
+
+  absl::StatusOr<LoadReply> Send(size_t case_index, int64_t ordinal,
+                                 absl::Duration timeout) override {
+    const bool same = size_ == EchoSize::kSame;
+    const client::EncodedRequest& request =
+        same ? cases_[case_index].request(ordinal).encoded : empty_;
+    const int64_t response_bytes = same ? response_bytes_[case_index] : 0;
+    if (absl::Status status = client_.Echo(request, response_bytes, timeout); !status.ok())
+      return status;
+    return LoadReply{.bytes_sent = request.size_bytes(),
+                     .bytes_received = response_bytes,
+                     .message_bytes = response_bytes};
+  }
+
+ private:
+  client::Client& client_;
+  const std::vector<PreparedCase>& cases_;
+  const EchoSize size_;
+  const std::vector<int64_t>& response_bytes_;
+  const client::EncodedRequest empty_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<LoadConnection>> OpenConnection(
+    client::Client& client, const std::vector<PreparedCase>& cases, LoadTransport transport) {
+  if (transport == LoadTransport::kUnary) return std::make_unique<UnaryConnection>(client, cases);
+  std::unique_ptr<client::NormalizeStream> stream = client.OpenStream();
+  if (absl::Status status = stream->status(); !status.ok()) return status;
+  return std::make_unique<StreamConnection>(std::move(stream), cases);
+}
+
+std::unique_ptr<LoadConnection> OpenEcho(client::Client& client,
+                                         const std::vector<PreparedCase>& cases, EchoSize size,
+                                         const std::vector<int64_t>& response_bytes) {
+  return std::make_unique<EchoConnection>(client, cases, size, response_bytes);
+}
+
+}  // namespace norm::normctl
