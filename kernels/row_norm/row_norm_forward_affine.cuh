@@ -33,10 +33,6 @@ class RowNormalizer {
     return fma(x - stats_.mean, stats_.rstd, scaled_correction_);
   }
 
-  /// Whether OfCentred does the same.
-  __device__ bool centred() const { return kKind == RowKind::kLayer && stats_.mean == C(0); }
-  __device__ C OfCentred(C x) const { return fma(x, stats_.rstd, scaled_correction_); }
-
  private:
   RowStats<C> stats_;
   C scaled_correction_;

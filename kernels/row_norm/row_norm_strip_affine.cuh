@@ -47,10 +47,6 @@ class StripAffine {
     if (round_first) {
 #pragma unroll
       for (int i = 0; i < kWords; ++i) ApplyWord<true>(normalize, entry + i * kEntry * 4, i, strip);
-    } else if (normalize.centred()) {
-#pragma unroll
-      for (int i = 0; i < kWords; ++i)
-        ApplyWord<false, true>(normalize, entry + i * kEntry * 4, i, strip);
     } else {
 #pragma unroll
       for (int i = 0; i < kWords; ++i)
@@ -93,7 +89,7 @@ class StripAffine {
                  : "r"(address));
   }
 
-  template <bool kRoundFirst, bool kCentred = false>
+  template <bool kRoundFirst>
   __device__ void ApplyWord(const RowNormalizer<kKind, X>& normalize, uint32_t address, int word,
                             S& strip) const {
     constexpr int kPerWord = S::kPerWord;
@@ -101,10 +97,7 @@ class StripAffine {
     LoadEntry(address, entry);
     float y[kPerWord];
 #pragma unroll
-    for (int i = 0; i < kPerWord; ++i) {
-      const float x = strip.Wide(word * kPerWord + i);
-      y[i] = kCentred ? normalize.OfCentred(x) : normalize(x);
-    }
+    for (int i = 0; i < kPerWord; ++i) y[i] = normalize(strip.Wide(word * kPerWord + i));
     if (kRoundFirst) {
       uint32_t rounded[1];
       WordCodec<X>::template Narrow<kPerWord>(y, rounded);

@@ -156,7 +156,7 @@ __device__ void StripSums(const Row& row, float shift, float (&totals)[2]) {
 }
 
 /// RMSNorm: one reduction. LayerNorm: the sums of 16-bit elements and of their squares hold the
-/// moments of a row whose mean is not large against its spread, all of it the mean's correction;
+/// moments of a row whose mean is not large against its spread;
 /// other rows take a second reduction, of deviations from the rounded mean. Rows whose sums leave the
 /// range of f32, or whose mean was rounded too far, are taken again in f64.
 template <RowKind kKind, typename Row, typename Owner>
@@ -168,27 +168,30 @@ __device__ RowStats<float> StripStatistics(Row& row, Owner& owner, const RowForw
   StripSums<kKind>(row, 0.0F, totals);
   bool leaves;
   if constexpr (kKind == RowKind::kLayer) {
-    owner.Sum(totals);
-    DeviationMoments<float> moments(totals[0], totals[1], inverse_size);
-    const bool far = !(moments.mean * moments.mean <= moments.variance);
-    stats.mean_correction = moments.mean;
+    // A thread's sum of 16-bit elements hardly rounds; the row's would, in f32.
+    double wide_totals[2] = {static_cast<double>(totals[0]), static_cast<double>(totals[1])};
+    owner.Sum(wide_totals);
+    const DeviationMoments<double> wide(wide_totals[0], wide_totals[1], p.inverse_size);
+    auto variance = static_cast<float>(wide.variance);
+    stats.mean = ShortMean(static_cast<float>(wide.mean));
+    stats.mean_correction = static_cast<float>(wide.mean - static_cast<double>(stats.mean));
+    const bool far = !(stats.mean * stats.mean <= variance);
     row.Forget();
-    leaves = eps.SquaresLeaveF32(moments.variance);
+    leaves = eps.SquaresLeaveF32(variance);
     if (Owner::AnyRow(far)) {
-      const float mean = ShortMean(moments.mean);
-      StripSums<kKind>(row, mean, totals);
+      StripSums<kKind>(row, stats.mean, totals);
       owner.Sum(totals);
       row.Forget();
       if (far) {
-        moments = DeviationMoments<float>(totals[0], totals[1], inverse_size);
-        stats.mean = mean;
+        const DeviationMoments<float> moments(totals[0], totals[1], inverse_size);
+        variance = moments.variance;
         stats.mean_correction = moments.mean;
         // A correction larger than the deviation costs digits of the variance.
         leaves = !(moments.mean * moments.mean <= moments.variance + static_cast<float>(p.eps)) ||
                  eps.SquaresLeaveF32(moments.variance);
       }
     }
-    stats.rstd = eps.ReciprocalDeviation(moments.variance);
+    stats.rstd = eps.ReciprocalDeviation(variance);
   } else {
     float total[1] = {totals[1]};
     owner.Sum(total);
