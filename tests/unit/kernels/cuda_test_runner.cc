@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <thread>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -88,7 +89,8 @@ struct CudaCalls {
 void Check(const Status& status) { EXPECT_TRUE(status.ok()) << status.message(); }
 
 /// Device memory and page-locked host memory that every test of the process uses: a call then needs
-/// neither an allocation nor more than one wait.
+/// neither an allocation nor more than one wait. Of the thread that asked first; others get nothing
+/// of it.
 class Arena {
  public:
   static constexpr size_t kDeviceBytes = size_t{64} << 20;
@@ -104,7 +106,7 @@ class Arena {
   /// a tool that watches their ends.
   void* Allocate(size_t bytes) {
     const size_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
-    if (separate_ || device_used_ + rounded > device_.size_bytes()) return nullptr;
+    if (!IsOwn() || separate_ || device_used_ + rounded > device_.size_bytes()) return nullptr;
     void* data = static_cast<std::byte*>(device_.data()) + device_used_;
     device_used_ += rounded;
     ++blocks_;
@@ -120,12 +122,14 @@ class Arena {
 
   /// Null where the rest is too small.
   std::byte* Stage(size_t bytes) {
-    if (staging_used_ + bytes > staging_.size_bytes()) return nullptr;
+    if (!IsOwn() || staging_used_ + bytes > staging_.size_bytes()) return nullptr;
     std::byte* data = staging_.data() + staging_used_;
     staging_used_ += bytes;
     return data;
   }
-  void ReleaseStaging() { staging_used_ = 0; }
+  void ReleaseStaging() {
+    if (IsOwn()) staging_used_ = 0;
+  }
 
  private:
   static constexpr size_t kAlignment = 256;
@@ -139,7 +143,10 @@ class Arena {
     if (staging.ok()) staging_ = std::move(staging).value();
   }
 
+  bool IsOwn() const { return std::this_thread::get_id() == thread_; }
+
   bool separate_;
+  const std::thread::id thread_ = std::this_thread::get_id();
   cuda::DeviceBuffer device_;
   cuda::PinnedBuffer staging_;
   size_t device_used_ = 0;
