@@ -234,6 +234,7 @@ __device__ void HeldMoments(Row (&rows)[N], const StorageOf<X>* const (&sources)
 #pragma unroll
   for (int n = 0; n < N; ++n) {
     stats[n].mean = sums[n] * share;
+    if constexpr (sizeof(StorageOf<X>) < sizeof(C)) stats[n].mean = ShortMean(stats[n].mean);
     rows[n].Forget();
   }
   HeldDeviations<X>(rows, sources, owner, inverse_size, eps, stats);
@@ -243,13 +244,14 @@ __device__ void HeldMoments(Row (&rows)[N], const StorageOf<X>* const (&sources)
 inline constexpr int kMostNarrowElements = 33;
 
 /// LayerNorm of 16-bit elements, whose squares f32 holds exactly: one reduction, where the mean is
-/// no larger than the deviation; else the squares lose digits, and HeldDeviations follows.
+/// no larger than the deviation; else the squares lose digits, and HeldDeviations follows. Threads'
+/// sums add up in f64: f32 would round the mean by a part of itself.
 template <typename X, int N, typename Row, typename Owner>
 __device__ void HeldNarrowMoments(Row (&rows)[N], const StorageOf<X>* const (&sources)[N],
                                   Owner& owner, double inverse_size, const RowEps& eps,
                                   RowStats<float> (&stats)[N]) {
   const float share = static_cast<float>(inverse_size);
-  float totals[2 * N];
+  double totals[2 * N];
 #pragma unroll
   for (int n = 0; n < N; ++n) {
     ThreadSum<float> sum;
@@ -258,8 +260,8 @@ __device__ void HeldNarrowMoments(Row (&rows)[N], const StorageOf<X>* const (&so
       sum.Add(value, i);
       squares.AddSquare(value, i);
     });
-    totals[2 * n] = sum.Total();
-    totals[2 * n + 1] = squares.Total();
+    totals[2 * n] = static_cast<double>(sum.Total());
+    totals[2 * n + 1] = static_cast<double>(squares.Total());
   }
   owner.Sum(totals);
   bool far[N];
@@ -267,11 +269,12 @@ __device__ void HeldNarrowMoments(Row (&rows)[N], const StorageOf<X>* const (&so
 #pragma unroll
   for (int n = 0; n < N; ++n) {
     rows[n].Forget();
-    stats[n].mean = 0.0F;
-    far[n] = !CompleteMoments(totals[2 * n], totals[2 * n + 1], share, eps, 0.0F, stats[n]);
+    far[n] = !CompleteMoments(static_cast<float>(totals[2 * n]),
+                              static_cast<float>(totals[2 * n + 1]), share, eps, 0.0F, stats[n]);
     any_far = any_far || far[n];
-    stats[n].mean = ShortMean(stats[n].mean_correction);
-    stats[n].mean_correction -= stats[n].mean;
+    const double mean = totals[2 * n] * inverse_size;
+    stats[n].mean = ShortMean(static_cast<float>(mean));
+    stats[n].mean_correction = static_cast<float>(mean - static_cast<double>(stats[n].mean));
   }
   if (Owner::AnyRow(any_far)) [[unlikely]] {
     RowStats<float> apart[N];

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <numeric>
 
@@ -319,6 +320,31 @@ TEST_F(RowNormFieldCaseTest, LayerNormStatisticsDoNotDependOnSomeElements) {
       // One rounding at the size of the values: the mean is small beside them.
       EXPECT_NEAR(ToValues(DType::kF32, out.mean)[0], mean,
                   kHalfUlp * (std::fabs(mean) + std::sqrt(variance)));
+    }
+  }
+}
+
+// Means beside which the spread is small, or nothing, between rows whose mean is small: with weight
+// and bias, more rows than a device has multiprocessors, an odd number of them.
+TEST_F(RowNormFieldCaseTest, LayerNormOfNarrowRowsOfManyMeans) {
+  constexpr int64_t kRows = 261;
+  constexpr double kMeans[] = {0.0, 0.25, 0.999, 1.0, 1.001, -3.0, 100.0, -20000.0};
+  for (const DTypePair& dtypes :
+       {kF16, kBF16, DTypePair{DType::kBF16, DType::kF32}, DTypePair{DType::kF16, DType::kF32}}) {
+    for (int64_t hidden_size : {512, 2048, 5120, 12288}) {
+      SCOPED_TRACE(::testing::Message() << DTypeName(dtypes.dtype) << " " << hidden_size);
+      std::vector<double> x = MakeNormal(kRows * hidden_size, 0.0, 1.0, DType::kF64, 45);
+      for (int64_t row = 0; row < kRows; ++row) {
+        const double mean = kMeans[static_cast<size_t>(row) % std::size(kMeans)];
+        const double spread = row % 5 == 4 ? 0.0 : 1.0;
+        for (int64_t i = row * hidden_size; i < (row + 1) * hidden_size; ++i) {
+          x[static_cast<size_t>(i)] = mean + spread * x[static_cast<size_t>(i)];
+        }
+      }
+      RowForwardCase problem = Forward(Op::kLayerNorm, dtypes, kRows, 1e-5, x);
+      problem.weight = MakeNormal(hidden_size, 1.0, 0.5, dtypes.weight_dtype, 46);
+      problem.bias = MakeNormal(hidden_size, 0.0, 0.5, dtypes.weight_dtype, 47);
+      RunAndCheck(*runner_, problem);
     }
   }
 }
