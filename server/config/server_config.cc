@@ -35,6 +35,14 @@ ABSL_FLAG(std::string, port_file, "",
           "metrics=host:port.");
 ABSL_FLAG(std::string, device, "auto",
           "Where kernels run: auto (CUDA when a device is there, else the CPU), cuda or cpu.");
+ABSL_FLAG(int, processes, 1,
+          "Server processes that share the port, with the GPUs dealt out to them; 0: one for each "
+          "GPU. An error that ends all CUDA work of a process then costs only its GPUs, and the "
+          "process is started anew. Process i has the metrics port + i; every limit is one "
+          "process's.");
+ABSL_FLAG(bool, share_port, false,
+          "Listen with SO_REUSEPORT, so that other processes may share the port: connections are "
+          "spread over them. --processes sets it.");
 ABSL_FLAG(int, cpu_threads, Cores(), "Threads of the CPU backend.");
 ABSL_FLAG(int, grpc_threads, std::min(4, Cores()),
           "Threads of the gRPC data path, one completion queue each.");
@@ -144,6 +152,7 @@ class Checker {
 };
 
 constexpr int64_t kMaxCount = 1'000'000;
+constexpr int64_t kMaxProcesses = 64;
 constexpr int64_t kMaxPool = int64_t{1} << 46;
 /// protobuf's and gRPC's limit is 2 GiB - 1; what is not tensor bytes needs some room.
 constexpr int64_t kMaxMessage = (int64_t{2} << 30) - 2 * kMiB;
@@ -157,6 +166,9 @@ absl::StatusOr<ServerConfig> ReadServerConfig() {
   grpc.listen = check.Address("listen", absl::GetFlag(FLAGS_listen));
   config.metrics_listen = check.Address("metrics_listen", absl::GetFlag(FLAGS_metrics_listen));
   config.port_file = absl::GetFlag(FLAGS_port_file);
+  config.processes =
+      static_cast<int>(check.Range("processes", absl::GetFlag(FLAGS_processes), 0, kMaxProcesses));
+  grpc.share_port = absl::GetFlag(FLAGS_share_port);
 
   constexpr std::pair<const char*, DeviceSelection> kDevices[] = {{"auto", DeviceSelection::kAuto},
                                                                   {"cuda", DeviceSelection::kCuda},

@@ -11,6 +11,11 @@
 
 namespace norm::server {
 
+int CountCudaDevices() {
+  const Result<int> count = cuda::DeviceCount();
+  return count.ok() ? count.value() : 0;
+}
+
 FoundDevices FindCudaDevices() {
   FoundDevices found;
   // Read by the driver when it is first used. Lazy loading would load each kernel during the first

@@ -53,7 +53,10 @@ class GrpcServer::Impl {
   ~Impl() { Shutdown(absl::ZeroDuration()).IgnoreError(); }
 
   absl::Status Start() {
-    if (absl::Status status = ProbeListenAddress(options_.listen); !status.ok()) return status;
+    if (absl::Status status = ProbeListenAddress(options_.listen, options_.share_port);
+        !status.ok()) {
+      return status;
+    }
     // One reference that is never given back: with the last one, gRPC 1.51 waits for pollers of its
     // own that look up only every ten seconds, long after everything here has been drained.
     grpc_init();
@@ -69,7 +72,7 @@ class GrpcServer::Impl {
     builder.SetMaxReceiveMessageSize(static_cast<int>(options_.max_message_bytes));
     builder.SetMaxSendMessageSize(-1);  // the decoder bounds responses
     builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options_.max_concurrent_streams);
-    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, options_.share_port ? 1 : 0);
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
                                ToMs(options_.min_client_ping_interval));
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
