@@ -49,6 +49,7 @@ std::vector<std::string> Environment(const std::string& visible_devices) {
 /// As execve takes them, borrowed from `texts`.
 std::vector<char*> Pointers(const std::vector<std::string>& texts) {
   std::vector<char*> pointers;
+  pointers.reserve(texts.size() + 1);
   for (const std::string& text : texts) pointers.push_back(const_cast<char*>(text.c_str()));
   pointers.push_back(nullptr);
   return pointers;
