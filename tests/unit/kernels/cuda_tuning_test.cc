@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "batch_norm/batch_norm_tuning.h"
+#include "row_norm/row_norm_block_device.h"
 #include "row_norm/row_norm_quantized_tuning.h"
 #include "row_norm/row_norm_ring_tuning.h"
 #include "row_norm/row_norm_strip_device.h"
@@ -180,14 +181,54 @@ TEST(RowNormTuningTest, PlainRowsHaveEnoughBlocks) {
   }
 }
 
-TEST(RowNormTuningTest, LayerNormOfNarrowElementsHasPlainKernelsForRowsInABlock) {
+TEST(RowNormTuningTest, LayerNormRowsOfABlockHavePlainKernelsWhereTheyPay) {
+  const auto together = [](int64_t hidden_size, DType dtype, DType weight_dtype) {
+    const RowForwardPlan plan = PlanRowForward(hidden_size, dtype, kDevice);
+    return PlainRowsTogether(plan, /*rms=*/false, dtype, weight_dtype);
+  };
   for (DType dtype : {DType::kF16, DType::kBF16}) {
-    const RowForwardPlan plan = PlanRowForward(4096, dtype, kDevice);
-    EXPECT_EQ(PlainRowsTogether(plan, /*rms=*/false, dtype, dtype), 1);
-    EXPECT_EQ(PlainRowsTogether(plan, /*rms=*/false, dtype, DType::kF32), 2);
+    for (int64_t hidden_size : {2048, 4096, 8192, 8200, 12288}) {
+      EXPECT_EQ(together(hidden_size, dtype, dtype), 1) << hidden_size;
+    }
+    EXPECT_EQ(together(12296, dtype, dtype), 2);
+    EXPECT_EQ(together(16384, dtype, dtype), 2);
+    EXPECT_EQ(together(16392, dtype, dtype), 0);
+    for (int64_t hidden_size : {2048, 4096, 8192}) {
+      EXPECT_EQ(together(hidden_size, dtype, DType::kF32), 2) << hidden_size;
+    }
+    EXPECT_EQ(together(12288, dtype, DType::kF32), 0);
   }
-  const RowForwardPlan wide = PlanRowForward(4096, DType::kF32, kDevice);
-  EXPECT_EQ(PlainRowsTogether(wide, /*rms=*/false, DType::kF32, DType::kF32), 0);
+  const auto of_f32 = [&](int64_t hidden_size) {
+    return together(hidden_size, DType::kF32, DType::kF32);
+  };
+  EXPECT_EQ(of_f32(1024), 0);
+  EXPECT_EQ(of_f32(2048), 2);
+  EXPECT_EQ(of_f32(4096), 2);
+  EXPECT_EQ(of_f32(5120), 2);
+  EXPECT_EQ(of_f32(6144), 0);
+  EXPECT_EQ(of_f32(8192), 0);
+  EXPECT_EQ(of_f32(12288), 1);
+  EXPECT_EQ(of_f32(16384), 0);
+  EXPECT_EQ(together(4096, DType::kF64, DType::kF64), 0);
+}
+
+TEST(RowNormTuningTest, PlainRowsOfABlockHaveRegistersForTheirThreads) {
+  constexpr int kRegistersOfAMultiprocessor = 65536;
+  for (RowMethod method : {RowMethod::kBlock, RowMethod::kBlockLong}) {
+    for (int bytes : {2, 4}) {
+      for (int weight_bytes : {bytes, 4}) {
+        for (int threads = 32; threads <= norm_device::kMaxBlockRowThreads; threads += 32) {
+          const norm_device::BlockRows rows =
+              norm_device::BlockRowsOf(method, bytes, weight_bytes, threads);
+          if (rows.rows == 0 || threads > rows.threads) continue;
+          // The rows themselves, and something to work with.
+          const int held = norm_device::HeldRowElements(method, bytes, true) * bytes / 4;
+          EXPECT_LE(rows.threads * rows.blocks * (rows.rows * held + 24),
+                    kRegistersOfAMultiprocessor);
+        }
+      }
+    }
+  }
 }
 
 TEST(RowNormTuningTest, RingsHoldTheRowAndFitTheDevice) {
