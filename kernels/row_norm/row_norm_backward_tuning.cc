@@ -181,7 +181,7 @@ bool PlanGroups(const Row& row, RowBackwardPlan& plan) {
       plan.direct_rows = totals ? groups : 0;
       // Blocks of the finalize kernel wait beside blocks that leave registers for them.
       plan.finalizes_in_place =
-          totals && row.element_bytes() == 2 && row.kind == RowKind::kRms && FinalizesInPlace(plan);
+          totals && row.element_bytes() == 2 && FinalizesInPlace(plan);
       return true;
     }
   }
