@@ -222,6 +222,23 @@ TEST(RowNormTuningTest, RingsHoldTheRowAndFitTheDevice) {
   }
 }
 
+TEST(RowNormTuningTest, ShortPartsOfRingRowsAreTakenByTurns) {
+  using norm_device::RowKind;
+  const auto claims = [](RowKind kind, int64_t hidden_size, DType dtype) {
+    return RowRingClaims(PlanRowForward(hidden_size, dtype, kDevice), kind, hidden_size, dtype);
+  };
+  for (RowKind kind : {RowKind::kRms, RowKind::kLayer}) {
+    EXPECT_FALSE(claims(kind, 40960, DType::kBF16));  // 20 KiB for each block
+    EXPECT_FALSE(claims(kind, 40960, DType::kF32));
+    EXPECT_TRUE(claims(kind, 65536, DType::kBF16));  // 32 KiB
+    EXPECT_TRUE(claims(kind, 131072, DType::kF32));
+  }
+  EXPECT_TRUE(claims(RowKind::kRms, 49152, DType::kBF16));  // 24 KiB
+  EXPECT_FALSE(claims(RowKind::kLayer, 49152, DType::kBF16));
+  EXPECT_TRUE(claims(RowKind::kRms, 65536, DType::kF32));  // eight blocks
+  EXPECT_FALSE(claims(RowKind::kLayer, 65536, DType::kF32));
+}
+
 TEST(RowNormTuningTest, RingsAreForTheTypeOfXOnDevicesWithClusters) {
   EXPECT_TRUE(UsesRing(PlanRowForward(65536, DType::kBF16, kDevice)));
   EXPECT_FALSE(UsesRing(PlanRowForward(65536, DType::kBF16, kDevice, /*quantizes=*/true)));
