@@ -337,16 +337,21 @@ TEST(QuantizedRowTest, HoldsRowsOfWholeAccessesAndLeavesOthers) {
   for (norm_device::RowKind kind : {norm_device::RowKind::kRms, norm_device::RowKind::kLayer}) {
     for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
       const int bytes = static_cast<int>(DTypeSize(dtype));
-      const int64_t longest =
-          int64_t{norm_device::kMaxQuantizedBlockThreads} *
-          norm_device::QuantizedRowElements(norm_device::QuantizedRowMethod::kBlock, kind, bytes);
+      using norm_device::QuantizedRowMethod;
+      const QuantizedRowMethod longest_method =
+          norm_device::QuantizedMethodServes(QuantizedRowMethod::kLongBlock, kind, bytes)
+              ? QuantizedRowMethod::kLongBlock
+              : QuantizedRowMethod::kBlock;
+      const int64_t longest = int64_t{norm_device::kMaxQuantizedBlockThreads} *
+                              norm_device::QuantizedRowElements(longest_method);
       EXPECT_GE(longest, 16384);  // RowForwardHeld has no quantized output for them
       for (int64_t hidden_size : kHiddenSizes) {
         const auto plan = PlanQuantizedRow(kind, hidden_size, dtype, kDevice);
         EXPECT_EQ(plan.has_value(), hidden_size * bytes % 16 == 0 && hidden_size <= longest)
             << hidden_size;
         if (!plan.has_value()) continue;
-        const int held = norm_device::QuantizedRowElements(plan->method, kind, bytes);
+        EXPECT_TRUE(norm_device::QuantizedMethodServes(plan->method, kind, bytes));
+        const int held = norm_device::QuantizedRowElements(plan->method);
         EXPECT_GE(int64_t{plan->threads} / plan->rows_per_block * held, hidden_size);
         EXPECT_EQ(plan->threads % 32, 0);
         EXPECT_LE(plan->threads, norm_device::kMaxQuantizedBlockThreads);
