@@ -226,7 +226,7 @@ size_t RowNormForwardCudaWorkspaceBytes(const RowNormForwardArgs& args) {
   const bool quantizes = args.output_format != OutputFormat::kSameAsInput;
   const RowForwardPlan plan =
       PlanRowForward(args.hidden_size, args.dtype, device.value(), quantizes);
-  return UsesRing(plan) ? RowRingWorkspaceBytes(plan, args.rows) : 0;
+  return UsesRing(plan) ? RowRingWorkspaceBytes(args, plan) : 0;
 }
 
 template <typename Args>

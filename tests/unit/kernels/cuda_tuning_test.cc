@@ -263,6 +263,23 @@ TEST(RowNormTuningTest, RingsHoldTheRowAndFitTheDevice) {
   }
 }
 
+TEST(RowNormTuningTest, ShortPartsOfRingRowsAreTakenByTurns) {
+  using norm_device::RowKind;
+  const auto claims = [](RowKind kind, int64_t hidden_size, DType dtype) {
+    return RowRingClaims(PlanRowForward(hidden_size, dtype, kDevice), kind, hidden_size, dtype);
+  };
+  for (RowKind kind : {RowKind::kRms, RowKind::kLayer}) {
+    EXPECT_FALSE(claims(kind, 40960, DType::kBF16));  // 20 KiB for each block
+    EXPECT_FALSE(claims(kind, 40960, DType::kF32));
+    EXPECT_TRUE(claims(kind, 65536, DType::kBF16));  // 32 KiB
+    EXPECT_TRUE(claims(kind, 131072, DType::kF32));
+  }
+  EXPECT_TRUE(claims(RowKind::kRms, 49152, DType::kBF16));  // 24 KiB
+  EXPECT_FALSE(claims(RowKind::kLayer, 49152, DType::kBF16));
+  EXPECT_TRUE(claims(RowKind::kRms, 65536, DType::kF32));  // eight blocks
+  EXPECT_FALSE(claims(RowKind::kLayer, 65536, DType::kF32));
+}
+
 TEST(RowNormTuningTest, RingsAreForTheTypeOfXOnDevicesWithClusters) {
   EXPECT_TRUE(UsesRing(PlanRowForward(65536, DType::kBF16, kDevice)));
   EXPECT_FALSE(UsesRing(PlanRowForward(65536, DType::kBF16, kDevice, /*quantizes=*/true)));
@@ -361,16 +378,21 @@ TEST(QuantizedRowTest, HoldsRowsOfWholeAccessesAndLeavesOthers) {
   for (norm_device::RowKind kind : {norm_device::RowKind::kRms, norm_device::RowKind::kLayer}) {
     for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
       const int bytes = static_cast<int>(DTypeSize(dtype));
-      const int64_t longest =
-          int64_t{norm_device::kMaxQuantizedBlockThreads} *
-          norm_device::QuantizedRowElements(norm_device::QuantizedRowMethod::kBlock, kind, bytes);
+      using norm_device::QuantizedRowMethod;
+      const QuantizedRowMethod longest_method =
+          norm_device::QuantizedMethodServes(QuantizedRowMethod::kLongBlock, kind, bytes)
+              ? QuantizedRowMethod::kLongBlock
+              : QuantizedRowMethod::kBlock;
+      const int64_t longest = int64_t{norm_device::kMaxQuantizedBlockThreads} *
+                              norm_device::QuantizedRowElements(longest_method);
       EXPECT_GE(longest, 16384);  // RowForwardHeld has no quantized output for them
       for (int64_t hidden_size : kHiddenSizes) {
         const auto plan = PlanQuantizedRow(kind, hidden_size, dtype, kDevice);
         EXPECT_EQ(plan.has_value(), hidden_size * bytes % 16 == 0 && hidden_size <= longest)
             << hidden_size;
         if (!plan.has_value()) continue;
-        const int held = norm_device::QuantizedRowElements(plan->method, kind, bytes);
+        EXPECT_TRUE(norm_device::QuantizedMethodServes(plan->method, kind, bytes));
+        const int held = norm_device::QuantizedRowElements(plan->method);
         EXPECT_GE(int64_t{plan->threads} / plan->rows_per_block * held, hidden_size);
         EXPECT_EQ(plan->threads % 32, 0);
         EXPECT_LE(plan->threads, norm_device::kMaxQuantizedBlockThreads);
