@@ -10,6 +10,9 @@ namespace {
 constexpr DeviceTraits kDevice = {132, 90, 227 << 10, 50 << 20};
 constexpr DeviceTraits kWithoutClusters = {84, 86, 99 << 10, 6 << 20};
 constexpr DType kDTypes[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kF64};
+constexpr int64_t kHiddenSizes[] = {
+    1,    3,    31,   32,   33,   255,  256,   257,   1000,  1023,  1024,   4093,   4096,   4097,
+    5000, 8191, 8192, 8193, 8200, 9000, 12289, 16384, 16392, 65536, 131072, 200003, 1 << 20};
 
 TEST(BatchNormTuningTest, ChunksCoverEveryValueAndGridsStayLegal) {
   const BatchNormShape shapes[] = {{64, 64, 12544}, {2, 70000, 4},      {65536, 3, 4},

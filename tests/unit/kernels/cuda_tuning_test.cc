@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 
 #include "row_norm/row_norm_block_device.h"
-#include "row_norm/row_norm_quantized_tuning.h"
 #include "row_norm/row_norm_ring_tuning.h"
 #include "row_norm/row_norm_strip_device.h"
 #include "row_norm/row_norm_tuning.h"
