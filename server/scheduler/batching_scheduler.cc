@@ -74,7 +74,8 @@ absl::Status BatchingScheduler::Submit(std::unique_ptr<Job>& job) {
     if (absl::Status status = Admit(*job, bytes, now); !status.ok()) {
       return status;
     }
-    if (device == devices_.size() && queue_.size() + filing_jobs_ >= options_.max_queue_requests) {
+    if (device == devices_.size() && !job->reserved &&
+        queue_.size() + filing_jobs_ >= options_.max_queue_requests) {
       return Refuse(RejectReason::kQueueFull,
                     absl::StrCat("queue is full: ", queue_.size() + filing_jobs_,
                                  " requests wait, the limit is ", options_.max_queue_requests),
@@ -82,7 +83,7 @@ absl::Status BatchingScheduler::Submit(std::unique_ptr<Job>& job) {
     }
     job->submitted = now;
     ++in_flight_requests_;
-    in_flight_bytes_ += bytes;
+    if (!job->reserved) in_flight_bytes_ += bytes;
     if (device != devices_.size()) {
       auto batch = std::make_unique<Batch>();
       batch->reason =
@@ -145,13 +146,7 @@ absl::Status BatchingScheduler::Admit(const Job& job, int64_t bytes, absl::Time 
     return Refuse(RejectReason::kNoDevice, "no healthy device takes this request",
                   kReplacementRetryAfter);
   }
-  if (bytes > options_.max_in_flight_bytes - in_flight_bytes_) {
-    return Refuse(RejectReason::kByteBudget,
-                  absl::StrCat("requests in flight take ", in_flight_bytes_, " bytes and this one ",
-                               bytes, ", the limit is ", options_.max_in_flight_bytes),
-                  service_.RetryAfter(queue_.size(), total_slots_));
-  }
-  return absl::OkStatus();
+  return job.reserved ? absl::OkStatus() : AdmitBytes(bytes);
 }
 
 absl::Status BatchingScheduler::Refuse(RejectReason reason, const std::string& message,
@@ -198,7 +193,7 @@ void BatchingScheduler::AddLaunch(size_t device, std::unique_ptr<Batch> batch, a
 
 void BatchingScheduler::Settle(const Job& job) {
   --in_flight_requests_;
-  in_flight_bytes_ -= ProblemBytes(job.problem);
+  if (!job.reserved) in_flight_bytes_ -= ProblemBytes(job.problem);
   ++ending_jobs_;
 }
 

@@ -63,6 +63,9 @@ class BatchingScheduler final : public Scheduler {
   BatchingScheduler& operator=(const BatchingScheduler&) = delete;
 
   absl::Status Submit(std::unique_ptr<Job>& job) override ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<std::unique_ptr<Reservation>> Reserve(int64_t bytes,
+                                                       int64_t largest_job_bytes) override
+      ABSL_LOCKS_EXCLUDED(mutex_);
   void ReapQueue() override ABSL_LOCKS_EXCLUDED(mutex_);
   SchedulerLoad Load() const override ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -92,8 +95,13 @@ class BatchingScheduler final : public Scheduler {
     std::vector<Ending> endings;
   };
 
+  class BudgetShare;  // what Reserve hands out
+
   absl::Status Admit(const Job& job, int64_t bytes, absl::Time now)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Whether the byte budget has so much left.
+  absl::Status AdmitBytes(int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ReturnReserved(int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Refuse(RejectReason reason, const std::string& message, absl::Duration retry_after)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// The least loaded healthy device with a free slot that takes `bytes`, or devices_.size().

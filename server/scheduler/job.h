@@ -68,6 +68,9 @@ struct Job {
   /// Set by the transport when the caller has gone; looked at before the job is launched. Shared
   /// with the call.
   std::shared_ptr<std::atomic<bool>> cancelled;
+  /// Its bytes are part of a Reservation that outlives it: they are not counted again, and neither
+  /// the byte budget nor the length of the queue refuses it.
+  bool reserved = false;
   absl::AnyInvocable<void(JobResult)> done;
 };
 

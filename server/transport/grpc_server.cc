@@ -47,7 +47,9 @@ class GrpcServer::Impl {
                  clock,
                  calls_,
                  {options.max_message_bytes},
-                 {options.max_stream_requests, options.max_stream_unsent_bytes}},
+                 {options.max_stream_requests, options.max_stream_unsent_bytes,
+                  options.max_stream_uploads, options.stream_window_bytes,
+                  options.stream_stall_timeout}},
         server_service_(std::move(description), context_) {}
 
   ~Impl() { Shutdown(absl::ZeroDuration()).IgnoreError(); }

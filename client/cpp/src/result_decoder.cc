@@ -36,9 +36,11 @@ absl::StatusOr<Tensor> DecodeTensor(const char* name, const wire::ReceivedMessag
 /// Decodes the optional tensors of a response and keeps the first error.
 class TensorDecoder {
  public:
-  explicit TensorDecoder(const wire::ReceivedMessage& received) : received_(received) {}
+  TensorDecoder(const wire::ReceivedMessage& received, RowTensors rows)
+      : received_(received), rows_(std::move(rows)) {}
 
   std::optional<Tensor> Take(const char* name, bool present, const norm::v1::Tensor& tensor) {
+    if (const auto found = rows_.find(name); found != rows_.end()) return std::move(found->second);
     if (!present || !status_.ok()) return std::nullopt;
     absl::StatusOr<Tensor> result = DecodeTensor(name, received_, tensor);
     if (!result.ok()) {
@@ -52,6 +54,7 @@ class TensorDecoder {
 
  private:
   const wire::ReceivedMessage& received_;
+  RowTensors rows_;
   absl::Status status_;
 };
 
@@ -70,8 +73,8 @@ Timing FromProto(const norm::v1::Timing& timing) {
 }  // namespace
 
 absl::StatusOr<ForwardResult> Decode(const wire::ReceivedMessage& received,
-                                     const norm::v1::NormalizeResponse& message) {
-  TensorDecoder tensors(received);
+                                     const norm::v1::NormalizeResponse& message, RowTensors rows) {
+  TensorDecoder tensors(received, std::move(rows));
   std::optional<Tensor> y = tensors.Take("y", message.has_y(), message.y());
   std::optional<Tensor> mean = tensors.Take("mean", message.has_mean(), message.mean());
   std::optional<Tensor> rstd = tensors.Take("rstd", message.has_rstd(), message.rstd());
@@ -93,8 +96,9 @@ absl::StatusOr<ForwardResult> Decode(const wire::ReceivedMessage& received,
 }
 
 absl::StatusOr<BackwardResult> Decode(const wire::ReceivedMessage& received,
-                                      const norm::v1::NormalizeBackwardResponse& message) {
-  TensorDecoder tensors(received);
+                                      const norm::v1::NormalizeBackwardResponse& message,
+                                      RowTensors rows) {
+  TensorDecoder tensors(received, std::move(rows));
   std::optional<Tensor> dx = tensors.Take("dx", message.has_dx(), message.dx());
   std::optional<Tensor> dweight = tensors.Take("dweight", message.has_dweight(), message.dweight());
   std::optional<Tensor> dbias = tensors.Take("dbias", message.has_dbias(), message.dbias());

@@ -23,7 +23,9 @@ ServerLimits Decode(const norm::v1::Limits& limits) {
                       .max_queue_requests = limits.max_queue_requests(),
                       .max_batch_rows = limits.max_batch_rows(),
                       .max_batch_bytes = limits.max_batch_bytes(),
-                      .slots_per_device = limits.slots_per_device()};
+                      .slots_per_device = limits.slots_per_device(),
+                      .max_stream_uploads = limits.max_stream_uploads(),
+                      .stream_window_bytes = limits.stream_window_bytes()};
 }
 
 }  // namespace

@@ -71,7 +71,10 @@ TEST_F(ServerConfigTest, EveryRoomGetsItsOptions) {
                       "--log_format=json",
                       "--device_pool_bytes=3GiB",
                       "--port_file=/tmp/p",
-                      "--max_stream_requests=9"});
+                      "--max_stream_requests=9",
+                      "--max_stream_uploads=3",
+                      "--stream_window_bytes=5MiB",
+                      "--stream_stall_timeout=7s"});
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(config->grpc.listen, "0.0.0.0:0");
   EXPECT_EQ(config->metrics_listen, "localhost:9100");
@@ -84,6 +87,9 @@ TEST_F(ServerConfigTest, EveryRoomGetsItsOptions) {
   EXPECT_EQ(config->grpc.max_message_bytes, 64 << 20);
   EXPECT_EQ(config->grpc.receive_quota_bytes, 1 << 30);
   EXPECT_EQ(config->grpc.max_stream_requests, 9);
+  EXPECT_EQ(config->grpc.max_stream_uploads, 3);
+  EXPECT_EQ(config->grpc.stream_window_bytes, 5 << 20);
+  EXPECT_EQ(config->grpc.stream_stall_timeout, absl::Seconds(7));
   EXPECT_EQ(config->scheduler.max_in_flight_bytes, 128 << 20);
   EXPECT_EQ(config->scheduler.max_queue_requests, 7);
   EXPECT_EQ(config->scheduler.max_batch_rows, 11);

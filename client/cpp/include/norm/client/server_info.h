@@ -25,6 +25,8 @@ struct ServerLimits {
   uint64_t max_batch_rows = 0;
   uint64_t max_batch_bytes = 0;
   uint32_t slots_per_device = 0;
+  uint64_t max_stream_uploads = 0;
+  uint64_t stream_window_bytes = 0;
 };
 
 struct Capability {
