@@ -21,8 +21,9 @@ using Labels = std::vector<ClientMetric::Label>;
 
 constexpr const char* kStageNames[kStageCount] = {"decode",   "queue",  "copy_in", "kernel",
                                                   "copy_out", "encode", "send"};
-constexpr const char* kRejectNames[kRejectReasonCount] = {"queue_full", "byte_budget", "too_large",
-                                                          "draining",   "no_device",   "invalid"};
+constexpr const char* kRejectNames[kRejectReasonCount] = {
+    "queue_full", "byte_budget", "too_large", "draining",    "no_device",
+    "invalid",    "displaced",   "deadline",  "unsent_bytes"};
 constexpr const char* kTransportNames[kTransportKindCount] = {"grpc"};
 
 MetricFamily Family(std::string name, std::string help, MetricType type) {
@@ -211,7 +212,7 @@ void CollectTransport(const Metrics::Impl& m, std::vector<MetricFamily>& out) {
   }
   out.push_back(std::move(bytes));
   MetricFamily rejected = Family(
-      "normd_rejected_total", "Requests turned away before they were queued", MetricType::Counter);
+      "normd_rejected_total", "Requests turned away without being computed", MetricType::Counter);
   for (size_t i = 0; i < kRejectReasonCount; ++i) {
     AddCounter(rejected, {{"reason", kRejectNames[i]}}, Value(m.rejected[i]));
   }

@@ -12,6 +12,8 @@ const char* BatchCloseReasonName(BatchCloseReason reason) {
       return "bytes";
     case BatchCloseReason::kSingle:
       return "single";
+    case BatchCloseReason::kDelay:
+      return "delay";
   }
   return "unknown";
 }

@@ -16,10 +16,11 @@ enum class BatchCloseReason : uint8_t {
   kRows,      // max_batch_rows reached
   kBytes,     // max_batch_bytes reached
   kSingle,    // the job cannot be merged
+  kDelay,     // jobs gathered for max_queue_delay, and a slot was free
 };
-inline constexpr int kBatchCloseReasonCount = 4;
+inline constexpr int kBatchCloseReasonCount = 5;
 
-/// "slot_free", "rows", "bytes", "single": the label values of batch_close_total.
+/// "slot_free", "rows", "bytes", "single", "delay": the label values of batch_close_total.
 const char* BatchCloseReasonName(BatchCloseReason reason);
 std::vector<std::string> BatchCloseReasonNames();
 

@@ -2,8 +2,10 @@
 // against the contract.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <random>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "tests/unit/server/scheduler/scheduler_fixture.h"
 
@@ -40,6 +42,7 @@ class BatchingSchedulerPropertyTest : public SchedulerFixture,
         break;
     }
     test::JobBuilder builder(problem);
+    builder.Priority(Uniform(0, 3) == 0 ? Priority::kBulk : Priority::kInteractive);
     const std::vector<float> weight(static_cast<size_t>(problem.hidden_size),
                                     static_cast<float>(Uniform(0, 2)));
     builder.Input(Role::kWeight, weight);
@@ -51,6 +54,62 @@ class BatchingSchedulerPropertyTest : public SchedulerFixture,
       builder.Cancelled(flags_.back());
     }
     return builder;
+  }
+
+  struct Accepted {
+    Outcome outcome;
+    uint64_t flow;
+    int64_t bytes;
+  };
+  /// Of a flow's accepted jobs those that have not ended, their bytes, those of them without a
+  /// slot, and the ones that had to give way.
+  struct FlowLoad {
+    int unended = 0;
+    int64_t bytes = 0;
+    int waiting = 0;
+    int displaced = 0;
+  };
+  std::array<FlowLoad, 4> LoadOfFlows() {
+    std::array<FlowLoad, 4> load;
+    for (const Accepted& one : accepted_jobs_) {
+      FlowLoad& flow = load[one.flow];
+      if (one.outcome->done()) {
+        flow.displaced += absl::StrContains(one.outcome->result().status.message(), "equal part");
+        continue;
+      }
+      ++flow.unended;
+      flow.bytes += one.bytes;
+      ++flow.waiting;
+    }
+    for (const auto& executor : executors_) {
+      for (int i = 0; i < executor->running(); ++i) {
+        for (const auto& job : executor->batch(i).jobs) --load[job->flow].waiting;
+      }
+    }
+    return load;
+  }
+
+  /// Nobody is refused for want of room below its part, and nobody gives way to one beyond it.
+  void CheckFairness(uint64_t flow, const absl::Status& status,
+                     const std::array<FlowLoad, 4>& before, const std::array<FlowLoad, 4>& after) {
+    int others = 0;
+    int displaced = 0;
+    for (uint64_t other = 0; other < before.size(); ++other) {
+      if (other == flow) continue;
+      others += before[other].unended > 0;
+      displaced += after[other].displaced - before[other].displaced;
+    }
+    const int64_t part = options_.max_queue_requests / (others + 1);
+    const int64_t bytes_part = options_.max_in_flight_bytes / (others + 1);
+    if (absl::StrContains(status.message(), "queue is full")) {
+      EXPECT_GE(before[flow].waiting, part) << "refused below its part";
+      ++refused_;
+    }
+    EXPECT_EQ(after[flow].displaced, before[flow].displaced) << "displaced by its own flow";
+    if (displaced > 0) {
+      EXPECT_TRUE(before[flow].waiting < part || before[flow].bytes < bytes_part);
+    }
+    displaced_ += displaced;
   }
 
   void CheckBatch(const BatchExecutor& executor, const Batch& batch) {
@@ -92,6 +151,9 @@ class BatchingSchedulerPropertyTest : public SchedulerFixture,
 
   std::mt19937 random_{static_cast<uint32_t>(GetParam())};
   std::vector<std::shared_ptr<std::atomic<bool>>> flags_;
+  std::vector<Accepted> accepted_jobs_;
+  int refused_ = 0;
+  int displaced_ = 0;
 };
 
 TEST_P(BatchingSchedulerPropertyTest, EveryJobEndsOnceAndEveryBatchIsLegal) {
@@ -104,20 +166,25 @@ TEST_P(BatchingSchedulerPropertyTest, EveryJobEndsOnceAndEveryBatchIsLegal) {
   AddExecutor({.device_name = "b", .slots = 1, .max_batch_bytes = 2000});
   const bool lose_devices = GetParam() % 3 == 0;
   int accepted = 0;
-
   for (int step = 0; step < 1500; ++step) {
     const int action = Uniform(0, 99);
     if (action < 60) {
       auto outcome = std::make_shared<test::JobOutcome>();
-      auto job = RandomJob().Build(outcome);
+      // Flow 3 sends about as much as the others together.
+      const auto flow = static_cast<uint64_t>(std::min(3, Uniform(0, 5)));
+      auto job = RandomJob().Flow(flow).Build(outcome);
+      const int64_t bytes = ProblemBytes(job->problem);
+      const std::array<FlowLoad, 4> before = LoadOfFlows();
       const absl::Status status = scheduler().Submit(job);
       EXPECT_EQ(status.ok(), job == nullptr);
       if (status.ok()) {
         accepted_.push_back(outcome);
+        accepted_jobs_.push_back({outcome, flow, bytes});
         ++accepted;
       } else {
         EXPECT_EQ(outcome->calls(), 0);
       }
+      CheckFairness(flow, status, before, LoadOfFlows());
     } else if (action < 85) {
       auto& executor = *executors_[static_cast<size_t>(Uniform(0, 1))];
       if (executor.running() > 0) {
@@ -145,6 +212,10 @@ TEST_P(BatchingSchedulerPropertyTest, EveryJobEndsOnceAndEveryBatchIsLegal) {
     EXPECT_LE(executors_[1]->running(), 1);
   }
   EXPECT_GT(accepted, 300);
+  if (!lose_devices) {
+    EXPECT_GT(refused_, 0) << "the limit was never reached";
+    EXPECT_GT(displaced_, 0) << "nobody ever gave way";
+  }
   for (const auto& executor : executors_) {
     while (executor->running() > 0) {
       executor->Finish();
