@@ -86,7 +86,7 @@ absl::Status BatchingScheduler::Submit(std::unique_ptr<Job>& job) {
     if (device != devices_.size()) {
       auto batch = std::make_unique<Batch>();
       batch->reason =
-          IsRowMergeable(job->problem) ? BatchCloseReason::kSlotFree : BatchCloseReason::kSingle;
+          SharesLaunches(job->problem) ? BatchCloseReason::kSlotFree : BatchCloseReason::kSingle;
       batch->jobs.push_back(std::move(job));
       AddLaunch(device, std::move(batch), now, effects);
     } else {
@@ -103,9 +103,9 @@ absl::Status BatchingScheduler::Submit(std::unique_ptr<Job>& job) {
 }
 
 void BatchingScheduler::WaitInQueue(std::unique_ptr<Job> job) {
-  std::optional<BatchKey> key;
-  if (IsRowMergeable(job->problem)) {
-    key = MakeBatchKey(*job, parameters_);
+  std::optional<JobKeys> keys;
+  if (SharesLaunches(job->problem)) {
+    keys = MakeJobKeys(*job, parameters_);
   }
   Effects effects;
   {
@@ -115,7 +115,7 @@ void BatchingScheduler::WaitInQueue(std::unique_ptr<Job> job) {
     if (job->deadline < timer_until_) {
       timer_wakeup_.notify_one();
     }
-    queue_.Push(std::move(job), std::move(key), order_time);
+    queue_.Push(std::move(job), std::move(keys), order_time);
     // A slot may have freed, or the last healthy device gone, while the key was made.
     Dispatch(clock_.Now(), effects);
   }

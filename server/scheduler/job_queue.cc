@@ -1,17 +1,58 @@
 #include "server/scheduler/job_queue.h"
 
-namespace norm::server {
+#include <algorithm>
+#include <iterator>
+#include <utility>
 
-void JobQueue::Push(std::unique_ptr<Job> job, std::optional<BatchKey> key, absl::Time order_time) {
+namespace norm::server {
+namespace {
+
+/// The jobs of a batch on their way in, segment by segment.
+class SegmentedJobs {
+ public:
+  /// The segment that a job with these keys belongs to, or count() when it starts one.
+  size_t Find(const std::optional<SegmentKey>& key) const {
+    if (!key.has_value()) {
+      return count();
+    }
+    const auto found = index_.find(*key);
+    return found == index_.end() ? count() : found->second;
+  }
+  void Add(size_t segment, std::optional<SegmentKey> key, std::unique_ptr<Job> job) {
+    if (segment == count()) {
+      segments_.emplace_back();
+      if (key.has_value()) {
+        index_.emplace(*std::move(key), segment);
+      }
+    }
+    segments_[segment].push_back(std::move(job));
+  }
+  size_t count() const { return segments_.size(); }
+
+  void MoveTo(Batch& batch) {
+    for (auto& segment : segments_) {
+      batch.segment_jobs.push_back(static_cast<int64_t>(segment.size()));
+      std::move(segment.begin(), segment.end(), std::back_inserter(batch.jobs));
+    }
+  }
+
+ private:
+  std::vector<std::vector<std::unique_ptr<Job>>> segments_;
+  absl::flat_hash_map<SegmentKey, size_t> index_;
+};
+
+}  // namespace
+
+void JobQueue::Push(std::unique_ptr<Job> job, std::optional<JobKeys> keys, absl::Time order_time) {
   const Position position(order_time, arrivals_++);
   if (job->deadline != absl::InfiniteFuture()) {
     expiry_.emplace(Position(job->deadline, position.second), position);
   }
-  if (key.has_value()) {
-    groups_[*key].insert(position);
+  if (keys.has_value()) {
+    groups_[keys->batch].insert(position);
   }
   const int64_t bytes = ProblemBytes(job->problem);
-  queue_.emplace(position, Entry{std::move(job), bytes, std::move(key)});
+  queue_.emplace(position, Entry{std::move(job), bytes, std::move(keys)});
 }
 
 JobQueue::Popped JobQueue::PopBatch(const BatchLimits& limits) {
@@ -28,42 +69,54 @@ JobQueue::Popped JobQueue::PopBatch(const BatchLimits& limits) {
       continue;
     }
     popped.batch = std::make_unique<Batch>();
-    const std::optional<BatchKey> key = it->second.key;
+    std::optional<JobKeys> keys = it->second.keys;
     popped.batch->jobs.push_back(Take(it));
     popped.batch->reason = BatchCloseReason::kSingle;
-    if (key.has_value()) {
-      Fill(*key, limits, popped);
+    if (keys.has_value()) {
+      Fill(*std::move(keys), limits, popped);
     }
     break;
   }
   return popped;
 }
 
-void JobQueue::Fill(const BatchKey& key, const BatchLimits& limits, Popped& popped) {
+void JobQueue::Fill(JobKeys first, const BatchLimits& limits, Popped& popped) {
   Batch& batch = *popped.batch;
   int64_t rows = batch.jobs.front()->problem.rows;
   int64_t bytes = ProblemBytes(batch.jobs.front()->problem);
+  SegmentedJobs segments;
+  segments.Add(0, std::move(first.segment), std::move(batch.jobs.front()));
+  batch.jobs.clear();
   batch.reason = BatchCloseReason::kSlotFree;
-  for (auto group = groups_.find(key); group != groups_.end(); group = groups_.find(key)) {
+  for (auto group = groups_.find(first.batch); group != groups_.end();
+       group = groups_.find(first.batch)) {
     const auto it = queue_.find(*group->second.begin());
     const NormProblem& problem = it->second.job->problem;
     if (IsCancelled(*it->second.job)) {
       popped.cancelled.push_back(Take(it));
       continue;
     }
-    const int64_t more_bytes = it->second.bytes - ParameterBytes(problem);
+    const size_t segment = segments.Find(it->second.keys->segment);
+    const bool starts_one = segment == segments.count();
+    const int64_t more_bytes = it->second.bytes - (starts_one ? 0 : ParameterBytes(problem));
     if (problem.rows > limits.max_rows - rows) {
       batch.reason = BatchCloseReason::kRows;
-      return;
+      break;
     }
     if (more_bytes > limits.max_bytes - bytes) {
       batch.reason = BatchCloseReason::kBytes;
-      return;
+      break;
+    }
+    if (starts_one && static_cast<int64_t>(segments.count()) >= limits.max_segments) {
+      batch.reason = BatchCloseReason::kSegments;
+      break;
     }
     rows += problem.rows;
     bytes += more_bytes;
-    batch.jobs.push_back(Take(it));
+    std::optional<SegmentKey> key = std::move(it->second.keys->segment);
+    segments.Add(segment, std::move(key), Take(it));
   }
+  segments.MoveTo(batch);
 }
 
 std::vector<std::unique_ptr<Job>> JobQueue::TakeExpired(absl::Time now) {
@@ -92,8 +145,8 @@ std::unique_ptr<Job> JobQueue::Take(Queue::iterator it) {
   if (entry.job->deadline != absl::InfiniteFuture()) {
     expiry_.erase(Position(entry.job->deadline, position.second));
   }
-  if (entry.key.has_value()) {
-    const auto group = groups_.find(*entry.key);
+  if (entry.keys.has_value()) {
+    const auto group = groups_.find(entry.keys->batch);
     group->second.erase(position);
     if (group->second.empty()) {
       groups_.erase(group);

@@ -17,11 +17,15 @@
 
 namespace norm::server {
 
+inline constexpr int64_t kMaxBatchSegments = 64;
+
 /// What a batch may hold. A single job is bounded by max_job_bytes alone.
 struct BatchLimits {
   int64_t max_rows = 0;
-  int64_t max_bytes = 0;      // of all its jobs, parameters counted once
+  int64_t max_bytes = 0;      // of all its jobs, parameters counted once a segment
   int64_t max_job_bytes = 0;  // of one job: larger ones are passed over
+  // More segments than this gain little: the kernels launch anew for every few dozen.
+  int64_t max_segments = kMaxBatchSegments;
 };
 
 /// A plain data structure: no clock, no lock, no callbacks. Every operation is O(log n) per job it
@@ -30,22 +34,22 @@ struct BatchLimits {
 /// Order:      jobs leave by (order time, arrival); the order time is the deadline, or what the
 ///             caller put in its place.
 /// Invariant:  `queue_` holds every job, `expiry_` those with a finite deadline, `groups_` those
-///             with a key.
+///             with keys.
 class JobQueue {
  public:
   JobQueue() = default;
   JobQueue(const JobQueue&) = delete;
   JobQueue& operator=(const JobQueue&) = delete;
 
-  /// `key` is absent for a job that travels alone.
-  void Push(std::unique_ptr<Job> job, std::optional<BatchKey> key, absl::Time order_time);
+  /// `keys` are absent for a job that travels alone.
+  void Push(std::unique_ptr<Job> job, std::optional<JobKeys> keys, absl::Time order_time);
 
   struct Popped {
     std::unique_ptr<Batch> batch;                 // null when no waiting job fits
     std::vector<std::unique_ptr<Job>> cancelled;  // found on the way, taken out
   };
   /// Takes the first job that fits and, in order, the jobs that may share its launch until one
-  /// exceeds a limit.
+  /// exceeds a limit. Segments are in the order of their first jobs.
   Popped PopBatch(const BatchLimits& limits);
 
   /// Jobs whose deadline is at or before `now`.
@@ -69,14 +73,14 @@ class JobQueue {
   struct Entry {
     std::unique_ptr<Job> job;
     int64_t bytes = 0;
-    std::optional<BatchKey> key;
+    std::optional<JobKeys> keys;
   };
   using Queue = absl::btree_map<Position, Entry>;
 
   std::unique_ptr<Job> Take(Queue::iterator it);
   template <typename Predicate>
   std::vector<std::unique_ptr<Job>> TakeIf(Predicate wanted);
-  void Fill(const BatchKey& key, const BatchLimits& limits, Popped& popped);
+  void Fill(JobKeys first, const BatchLimits& limits, Popped& popped);
 
   Queue queue_;
   absl::btree_map<Position, Position> expiry_;  // (deadline, arrival) to the position in queue_
