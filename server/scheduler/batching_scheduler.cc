@@ -71,7 +71,7 @@ absl::Status BatchingScheduler::Submit(std::unique_ptr<Job>& job) {
   const int64_t bytes = ProblemBytes(job->problem);
   const absl::Time now = clock_.Now();
   const bool gathers =
-      options_.max_queue_delay > absl::ZeroDuration() && IsRowMergeable(job->problem);
+      options_.max_queue_delay > absl::ZeroDuration() && SharesLaunches(job->problem);
   Effects effects;
   absl::Status status;
   {
@@ -91,7 +91,7 @@ absl::Status BatchingScheduler::Submit(std::unique_ptr<Job>& job) {
     } else {
       auto batch = std::make_unique<Batch>();
       batch->reason =
-          IsRowMergeable(job->problem) ? BatchCloseReason::kSlotFree : BatchCloseReason::kSingle;
+          SharesLaunches(job->problem) ? BatchCloseReason::kSlotFree : BatchCloseReason::kSingle;
       batch->jobs.push_back(std::move(job));
       AddLaunch(device, std::move(batch), now, effects);
     }
@@ -103,22 +103,22 @@ absl::Status BatchingScheduler::Submit(std::unique_ptr<Job>& job) {
 }
 
 void BatchingScheduler::WaitInQueue(std::unique_ptr<Job> job) {
-  std::optional<BatchKey> key;
-  if (IsRowMergeable(job->problem)) {
-    key = MakeBatchKey(*job, parameters_);
+  std::optional<JobKeys> keys;
+  if (SharesLaunches(job->problem)) {
+    keys = MakeJobKeys(*job, parameters_);
   }
   Effects effects;
   {
     std::lock_guard lock(mutex_);
     --filing_jobs_;
     absl::Time hold_until = absl::InfinitePast();
-    if (key.has_value() && options_.max_queue_delay > absl::ZeroDuration()) {
+    if (keys.has_value() && options_.max_queue_delay > absl::ZeroDuration()) {
       // Not so long that the launch would come too late.
       const absl::Duration service = service_.Service(1.0, static_cast<double>(queue_.Cost(*job)));
       hold_until = std::min(job->submitted + options_.max_queue_delay, job->deadline - service);
     }
     const absl::Time order_time = OrderTime(*job, job->submitted);
-    queue_.Push(std::move(job), std::move(key), order_time, hold_until);
+    queue_.Push(std::move(job), std::move(keys), order_time, hold_until);
     if (NextWakeup() < timer_until_) timer_wakeup_.notify_one();
     // A slot may have freed, or the last healthy device gone, while the key was made.
     Dispatch(clock_.Now(), effects);

@@ -65,7 +65,7 @@ inline constexpr int kPriorityCount = 2;
 struct Job {
   NormProblem problem;
   std::array<InputTensor, kTensorRoleCount>
-      inputs;                                    // indexed by TensorRole, filled for problem.inputs
+      inputs;  // indexed by TensorRole, filled for problem.inputs
   // Whose request it is: jobs of equal flow share one fair part of the server. The transport makes
   // it of the connection.
   uint64_t flow = 0;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <queue>
 
+#include "server/scheduler/segmented_jobs.h"
+
 namespace norm::server {
 namespace {
 
@@ -49,7 +51,7 @@ void JobQueue::AdvanceTo(Class& of, int64_t tag) {
   }
 }
 
-void JobQueue::Push(std::unique_ptr<Job> job, std::optional<BatchKey> key, absl::Time order_time,
+void JobQueue::Push(std::unique_ptr<Job> job, std::optional<JobKeys> keys, absl::Time order_time,
                     absl::Time hold_until) {
   const uint64_t arrival = arrivals_++;
   const Position position(order_time, arrival);
@@ -59,8 +61,8 @@ void JobQueue::Push(std::unique_ptr<Job> job, std::optional<BatchKey> key, absl:
 
   bool held = false;
   Group* group = nullptr;
-  if (key.has_value()) {
-    std::unique_ptr<Group>& slot = groups_[*key];
+  if (keys.has_value()) {
+    std::unique_ptr<Group>& slot = groups_[keys->batch];
     const bool opened = slot == nullptr;
     if (opened) {
       slot = std::make_unique<Group>();
@@ -95,7 +97,7 @@ void JobQueue::Push(std::unique_ptr<Job> job, std::optional<BatchKey> key, absl:
     flow.cost += cost;
     if (!held) flow.released.insert(position);
   });
-  entries_.emplace(arrival, Entry{std::move(job), bytes, cost, order_time, std::move(key)});
+  entries_.emplace(arrival, Entry{std::move(job), bytes, cost, order_time, std::move(keys)});
   if (held && (group->rows >= options_.full_rows || group->bytes >= options_.full_bytes)) {
     Unhold(*group);
   }
@@ -155,11 +157,11 @@ bool JobQueue::Lead(Priority priority, const BatchLimits& limits, Popped& popped
       const bool cancelled = IsCancelled(*entry.job);
       if (!cancelled && entry.bytes <= limits.max_job_bytes) {
         AdvanceTo(of, of.turns.begin()->tag);
-        const std::optional<BatchKey> key = entry.key;
+        std::optional<JobKeys> keys = entry.keys;
         popped.batch = std::make_unique<Batch>();
         popped.batch->reason = BatchCloseReason::kSingle;
         popped.batch->jobs.push_back(Serve(position.second));
-        if (key.has_value()) Fill(*key, limits, popped);
+        if (keys.has_value()) Fill(*std::move(keys), limits, popped);
         return true;
       }
       const auto after = released.upper_bound(position);
@@ -174,10 +176,10 @@ bool JobQueue::Lead(Priority priority, const BatchLimits& limits, Popped& popped
   return false;
 }
 
-void JobQueue::Fill(const BatchKey& key, const BatchLimits& limits, Popped& popped) {
+void JobQueue::Fill(JobKeys first, const BatchLimits& limits, Popped& popped) {
   Batch& batch = *popped.batch;
   batch.reason = BatchCloseReason::kSlotFree;
-  const auto found = groups_.find(key);
+  const auto found = groups_.find(first.batch);
   if (found == groups_.end()) return;
   const Group& group = *found->second;
   if (group.waited_out) batch.reason = BatchCloseReason::kDelay;
@@ -200,29 +202,39 @@ void JobQueue::Fill(const BatchKey& key, const BatchLimits& limits, Popped& popp
 
   int64_t rows = batch.jobs.front()->problem.rows;
   int64_t bytes = ProblemBytes(batch.jobs.front()->problem);
-  int64_t left = group.jobs;
-  while (left > 0) {
+  SegmentedJobs segments;
+  segments.Add(0, std::move(first.segment), std::move(batch.jobs.front()));
+  batch.jobs.clear();
+  for (int64_t left = group.jobs; left > 0;) {
     const auto [priority, turn] = candidates.top();
     candidates.pop();
     const uint64_t arrival = turn.head.second;
-    const Job& job = *entries_.at(arrival).job;
-    const NormProblem& problem = job.problem;
-    if (IsCancelled(job)) {
+    Entry& entry = entries_.at(arrival);
+    const NormProblem& problem = entry.job->problem;
+    const size_t segment = segments.Find(entry.keys->segment);
+    const bool starts_one = segment == segments.count();
+    const int64_t more_bytes = starts_one ? entry.bytes : BytesBesideParameters(problem);
+    if (IsCancelled(*entry.job)) {
       popped.cancelled.push_back(Take(arrival));
     } else if (problem.rows > limits.max_rows - rows) {
       batch.reason = BatchCloseReason::kRows;
-      return;
-    } else if (BytesBesideParameters(problem) > limits.max_bytes - bytes) {
+      break;
+    } else if (more_bytes > limits.max_bytes - bytes) {
       batch.reason = BatchCloseReason::kBytes;
-      return;
+      break;
+    } else if (starts_one && static_cast<int64_t>(segments.count()) >= limits.max_segments) {
+      batch.reason = BatchCloseReason::kSegments;
+      break;
     } else {
       rows += problem.rows;
-      bytes += BytesBesideParameters(problem);
-      batch.jobs.push_back(Serve(arrival));
+      bytes += more_bytes;
+      std::optional<SegmentKey> key = std::move(entry.keys->segment);
+      segments.Add(segment, std::move(key), Serve(arrival));
     }
     // The last job takes the group with it.
     if (--left > 0) add(priority, turn.flow);
   }
+  segments.MoveTo(batch);
 }
 
 std::unique_ptr<Job> JobQueue::Serve(uint64_t arrival) {
@@ -246,8 +258,8 @@ std::unique_ptr<Job> JobQueue::Take(uint64_t arrival) {
   const Job& job = *entry.job;
   const Position position(entry.order_time, arrival);
   if (job.deadline != absl::InfiniteFuture()) expiry_.erase(Position(job.deadline, arrival));
-  if (entry.key.has_value()) {
-    const auto found = groups_.find(*entry.key);
+  if (entry.keys.has_value()) {
+    const auto found = groups_.find(entry.keys->batch);
     Group& group = *found->second;
     --group.jobs;
     group.rows -= job.problem.rows;

@@ -20,11 +20,15 @@
 
 namespace norm::server {
 
+inline constexpr int64_t kMaxBatchSegments = 64;
+
 /// What a batch may hold. A single job is bounded by max_job_bytes alone.
 struct BatchLimits {
   int64_t max_rows = 0;
-  int64_t max_bytes = 0;      // of all its jobs, parameters counted once
+  int64_t max_bytes = 0;      // of all its jobs, parameters counted once a segment
   int64_t max_job_bytes = 0;  // of one job: larger ones are passed over
+  // More segments than this gain little: the kernels launch anew for every few dozen.
+  int64_t max_segments = kMaxBatchSegments;
 };
 
 struct JobQueueOptions {
@@ -57,10 +61,10 @@ class JobQueue {
   JobQueue(const JobQueue&) = delete;
   JobQueue& operator=(const JobQueue&) = delete;
 
-  /// `key` is absent for a job that travels alone. A job with a key waits until `hold_until` for
+  /// `keys` are absent for a job that travels alone. A job with keys waits until `hold_until` for
   /// others of its group, unless the group is full or has been released: from then on, until it is
   /// empty, nothing of it is held.
-  void Push(std::unique_ptr<Job> job, std::optional<BatchKey> key, absl::Time order_time,
+  void Push(std::unique_ptr<Job> job, std::optional<JobKeys> keys, absl::Time order_time,
             absl::Time hold_until = absl::InfinitePast());
   /// Releases groups whose time has come.
   void Release(absl::Time now);
@@ -72,7 +76,7 @@ class JobQueue {
     std::vector<std::unique_ptr<Job>> cancelled;  // found on the way, taken out
   };
   /// Takes the first job that fits and, in order, the jobs that may share its launch until one
-  /// exceeds a limit.
+  /// exceeds a limit. Segments are in the order of their first jobs.
   Popped PopBatch(const BatchLimits& limits);
 
   /// The released job of a flow that would be served last, bulk before interactive; null when it
@@ -127,7 +131,7 @@ class JobQueue {
     int64_t bytes = 0;
     int64_t cost = 0;
     absl::Time order_time;
-    std::optional<BatchKey> key;
+    std::optional<JobKeys> keys;
   };
   struct Flow {
     int64_t tag = 0;
@@ -165,7 +169,7 @@ class JobQueue {
   std::array<Priority, kPriorityCount> LeadingOrder() const;
   /// Starts the batch with the first job of a priority that fits; false when none does.
   bool Lead(Priority priority, const BatchLimits& limits, Popped& popped);
-  void Fill(const BatchKey& key, const BatchLimits& limits, Popped& popped);
+  void Fill(JobKeys first, const BatchLimits& limits, Popped& popped);
   /// Takes a job that is served: its flow and its priority are charged.
   std::unique_ptr<Job> Serve(uint64_t arrival);
   std::unique_ptr<Job> Take(uint64_t arrival);

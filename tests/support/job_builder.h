@@ -39,12 +39,13 @@ inline server::NormProblem RmsNormProblem(int64_t rows, int64_t hidden_size) {
   return problem;
 }
 
-/// RMSNorm forward, f32, without a weight: a row takes 8 bytes of x and y. Problems of unequal
-/// `kind` do not merge.
+/// A made-up BatchNorm, f32, of 8 bytes of x and y a row. Problems of unequal `kind` share no
+/// launch.
 inline server::NormProblem UnitProblem(int64_t rows, int kind) {
   server::NormProblem problem = RmsNormProblem(rows, 1);
+  problem.op = Op::kBatchNorm;
   problem.inputs = Roles({server::TensorRole::kX});
-  problem.eps = 1e-6 * (kind + 1);
+  problem.batch_norm_shape = {.batch = rows, .channels = 1, .spatial = kind + 2};
   return problem;
 }
 

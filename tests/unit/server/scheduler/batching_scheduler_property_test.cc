@@ -112,36 +112,60 @@ class BatchingSchedulerPropertyTest : public SchedulerFixture,
     displaced_ += displaced;
   }
 
+  // Spelled out, apart from the keys.
+  static void ExpectMayShareLaunch(const NormProblem& a, const NormProblem& b) {
+    EXPECT_EQ(a.op, b.op);
+    EXPECT_EQ(a.direction, b.direction);
+    EXPECT_EQ(a.hidden_size, b.hidden_size);
+    if (a.op != Op::kBatchNorm) {
+      return;
+    }
+    EXPECT_EQ(a.batch_norm_mode, b.batch_norm_mode);
+    const auto planes = [](const BatchNormShape& shape) {
+      return shape.layout == BatchNormLayout::kNchw && shape.spatial > 1 ? shape.spatial : 0;
+    };
+    EXPECT_EQ(planes(a.batch_norm_shape), planes(b.batch_norm_shape));
+    if (a.batch_norm_mode == BatchNormMode::kTraining) {
+      EXPECT_EQ(a.batch_norm_shape.spatial, b.batch_norm_shape.spatial);
+      EXPECT_EQ(a.batch_norm_shape.layout, b.batch_norm_shape.layout);
+    }
+  }
+  static void ExpectMayConcatenate(const Job& a, const Job& b) {
+    EXPECT_EQ(a.problem.direction, Direction::kForward);
+    EXPECT_EQ(a.problem.eps, b.problem.eps);
+    if (a.problem.op == Op::kBatchNorm) {
+      EXPECT_EQ(a.problem.batch_norm_mode, BatchNormMode::kInference);
+    }
+    constexpr auto kWeight = static_cast<size_t>(Role::kWeight);
+    EXPECT_EQ(a.inputs[kWeight].runs.at(0), b.inputs[kWeight].runs.at(0));
+  }
+
   void CheckBatch(const BatchExecutor& executor, const Batch& batch) {
     ASSERT_FALSE(batch.jobs.empty());
+    std::vector<size_t> sizes(batch.segment_jobs.begin(), batch.segment_jobs.end());
+    if (sizes.empty()) {
+      sizes = {batch.jobs.size()};
+    }
     const Job& first = *batch.jobs.front();
     int64_t rows = 0;
     int64_t bytes = 0;
-    for (const auto& job : batch.jobs) {
-      EXPECT_LT(batch.started, job->deadline);
-      rows += job->problem.rows;
-      bytes += ProblemBytes(job->problem) - (bytes == 0 ? 0 : ParameterBytes(job->problem));
-      if (batch.jobs.size() == 1) {
-        continue;
+    size_t next = 0;
+    for (const size_t size : sizes) {
+      ASSERT_GT(size, 0);
+      const Job& leader = *batch.jobs.at(next);
+      for (size_t i = next; i < next + size; ++i) {
+        const Job& job = *batch.jobs.at(i);
+        EXPECT_LT(batch.started, job.deadline);
+        rows += job.problem.rows;
+        bytes += ProblemBytes(job.problem) - (i == next ? 0 : ParameterBytes(job.problem));
+        ExpectMayShareLaunch(first.problem, job.problem);
+        if (size > 1) {
+          ExpectMayConcatenate(leader, job);
+        }
       }
-      // Spelled out, apart from BatchKey.
-      const NormProblem& a = first.problem;
-      const NormProblem& b = job->problem;
-      EXPECT_EQ(b.direction, Direction::kForward);
-      EXPECT_EQ(a.op, b.op);
-      EXPECT_EQ(a.hidden_size, b.hidden_size);
-      EXPECT_EQ(a.eps, b.eps);
-      if (a.op == Op::kBatchNorm) {
-        EXPECT_EQ(b.batch_norm_mode, BatchNormMode::kInference);
-        const auto planes = [](const BatchNormShape& shape) {
-          return shape.layout == BatchNormLayout::kNchw && shape.spatial > 1 ? shape.spatial : 0;
-        };
-        EXPECT_EQ(planes(a.batch_norm_shape), planes(b.batch_norm_shape));
-      }
-      const auto& wa = first.inputs[static_cast<size_t>(Role::kWeight)].runs.at(0);
-      const auto& wb = job->inputs[static_cast<size_t>(Role::kWeight)].runs.at(0);
-      EXPECT_EQ(wa, wb);
+      next += size;
     }
+    EXPECT_EQ(next, batch.jobs.size());
     if (batch.jobs.size() > 1) {
       EXPECT_LE(rows, options_.max_batch_rows);
       EXPECT_LE(bytes, std::min(options_.max_batch_bytes, executor.max_batch_bytes()));
@@ -157,7 +181,7 @@ class BatchingSchedulerPropertyTest : public SchedulerFixture,
 };
 
 TEST_P(BatchingSchedulerPropertyTest, EveryJobEndsOnceAndEveryBatchIsLegal) {
-  options_.max_queue_requests = 30;
+  options_.max_queue_requests = 16;
   options_.max_batch_rows = 25;
   options_.max_batch_bytes = 900;
   options_.max_in_flight_bytes = 12'000;

@@ -14,9 +14,7 @@ using testing::HasSubstr;
 class BatchingSchedulerWaitTest : public SchedulerFixture {
  protected:
   test::JobBuilder Alone(uint64_t flow = 0) {
-    NormProblem problem = test::UnitProblem(1, 0);
-    problem.direction = Direction::kBackward;  // travels alone
-    return test::JobBuilder(problem).Flow(flow);
+    return test::JobBuilder(test::UnitProblem(1, kind_++)).Flow(flow);
   }
   test::JobBuilder Due(absl::Duration due, uint64_t flow = 0) {
     return Alone(flow).Deadline(clock_.Now() + due);
@@ -29,6 +27,9 @@ class BatchingSchedulerWaitTest : public SchedulerFixture {
       executor.Finish();
     }
   }
+
+ private:
+  int kind_ = 0;
 };
 
 TEST_F(BatchingSchedulerWaitTest, WhatCannotMeetItsDeadlineIsRefusedAtOnce) {
@@ -119,14 +120,18 @@ TEST_F(BatchingSchedulerWaitTest, AFullBatchDoesNotWaitForTheDelay) {
 TEST_F(BatchingSchedulerWaitTest, WhatTravelsAloneDoesNotGather) {
   options_.max_queue_delay = absl::Milliseconds(2);
   auto& executor = AddExecutor();
-  Submit(Alone());
+  SubmitRows(kMinLoneJobBytes / 32);
   EXPECT_EQ(executor.running(), 1);
 }
 
 TEST_F(BatchingSchedulerWaitTest, GatheringDoesNotCostADeadline) {
   options_.max_queue_delay = absl::Milliseconds(50);
   auto& executor = AddExecutor();
-  Teach(executor, 16);
+  for (int i = 0; i < 16; ++i) {  // as Teach, with requests that do not gather
+    SubmitRows(kMinLoneJobBytes / 32);
+    clock_.Advance(absl::Milliseconds(10));
+    executor.Finish();
+  }
   const auto urgent = SubmitDue(absl::Milliseconds(30));  // must start within 20 ms
   clock_.Advance(absl::Milliseconds(19));
   scheduler().ReapQueue();

@@ -30,9 +30,7 @@ class JobQueueTest : public testing::Test {
   /// The same for one that shares launches with the others.
   void PushMergeable(uint64_t flow, int64_t units = 1, Priority priority = Priority::kInteractive,
                      absl::Time hold_until = absl::InfinitePast()) {
-    BatchKey key;
-    key.hidden_size = 1;
-    PushJob(flow, units, priority, absl::UnixEpoch(), key, hold_until);
+    PushJob(flow, units, priority, absl::UnixEpoch(), JobKeys{}, hold_until);
   }
 
   /// Names of the jobs of the next batch.
@@ -59,11 +57,11 @@ class JobQueueTest : public testing::Test {
 
  private:
   void PushJob(uint64_t flow, int64_t units, Priority priority, absl::Time order_time,
-               std::optional<BatchKey> key, absl::Time hold_until = absl::InfinitePast()) {
+               std::optional<JobKeys> keys, absl::Time hold_until = absl::InfinitePast()) {
     auto job =
         test::JobBuilder(test::UnitProblem(units, 0)).Flow(flow).Priority(priority).Build(nullptr);
     names_.insert_or_assign(job.get(), absl::StrCat(flow, ".", numbers_[flow]++));
-    queue_.Push(std::move(job), std::move(key), order_time, hold_until);
+    queue_.Push(std::move(job), std::move(keys), order_time, hold_until);
   }
 
   absl::flat_hash_map<const Job*, std::string> names_;
