@@ -92,6 +92,10 @@ class Metrics {
   void SetReady(bool ready);
   void SetDraining(bool draining);
   void AddStreams(int64_t delta);
+  /// Responses that wait for their readers.
+  void SetUnsent(int64_t bytes);
+  /// A call was broken off since its reader did not take a response in time.
+  void RecordWriteTimeout();
 
   /// Totals for ServerService.GetStatistics.
   struct Totals {

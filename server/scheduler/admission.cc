@@ -73,8 +73,7 @@ absl::Status BatchingScheduler::MakeRoom(const Job& job, int64_t bytes, bool wai
                   QueueRetryAfter());
   }
   const int64_t waiting = queue_.size() + filing_jobs_;
-  const bool may_displace_waiting =
-      own.waiting_requests < flows_.Share(options_.max_queue_requests, job.flow);
+  const bool may_displace_waiting = own.waiting_requests < QueuePart(job.flow);
   if (waits && waiting >= options_.max_queue_requests &&
       !(may_displace_waiting && DisplaceWaiting(job.flow, effects))) {
     return Refuse(RejectReason::kQueueFull,
@@ -109,13 +108,17 @@ bool BatchingScheduler::DisplaceBytes(uint64_t flow, int64_t missing, Effects& e
   return true;
 }
 
+int64_t BatchingScheduler::QueuePart(uint64_t flow) const {
+  return std::max(int64_t{1}, flows_.Share(options_.max_queue_requests, flow));
+}
+
 bool BatchingScheduler::DisplaceWaiting(uint64_t flow, Effects& effects) {
-  const int64_t share = flows_.Share(options_.max_queue_requests, flow);
-  std::pair<int64_t, uint64_t> most(share, 0);
+  const int64_t part = QueuePart(flow);
+  std::pair<int64_t, uint64_t> most(part, 0);
   for (const auto& [other, account] : flows_.accounts()) {
     if (other != flow) most = std::max(most, std::pair(account.waiting_requests, other));
   }
-  if (most.first <= share) return false;
+  if (most.first <= part) return false;
   queue_.Release(absl::InfiniteFuture());
   std::unique_ptr<Job> last = queue_.TakeLast(most.second);
   if (last == nullptr) return false;  // its jobs are still on their way into the queue

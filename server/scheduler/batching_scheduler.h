@@ -121,8 +121,10 @@ class BatchingScheduler final : public Scheduler {
   /// false, and none ended, when they do not have that much.
   bool DisplaceBytes(uint64_t flow, int64_t missing, Effects& effects)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  /// Ends the last job of the flow that is furthest over its share of the queue; false when no
-  /// flow is over it.
+  /// The equal part of the queue that each flow may claim; one place at least.
+  int64_t QueuePart(uint64_t flow) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Ends the last job of the flow that is furthest over its part of the queue; false when no flow
+  /// is over it.
   bool DisplaceWaiting(uint64_t flow, Effects& effects) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Displace(std::unique_ptr<Job> job, Effects& effects) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Refuse(RejectReason reason, const std::string& message, absl::Duration retry_after)

@@ -9,6 +9,7 @@ absl::Status Exchange::SubmitJob(std::unique_ptr<Job> job, absl::Time deadline,
                                  absl::AnyInvocable<void(JobResult)> done) {
   problem_ = job->problem;
   for (const InputTensor& input : job->inputs) bytes_in_ += input.size_bytes;
+  job->flow = flow_;
   job->deadline = deadline_ = deadline;
   job->received = received_;
   job->cancelled = std::move(cancelled);

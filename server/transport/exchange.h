@@ -26,8 +26,9 @@ constexpr Direction DirectionOf(const norm::v1::NormalizeBackwardRequest&) {
 /// thread-safe; the owner orders the calls (Submit happens before the job's completion).
 class Exchange {
  public:
-  Exchange(const ServingContext& context, absl::Time received)
-      : context_(context), received_(received) {}
+  /// `flow`: see FlowOf.
+  Exchange(const ServingContext& context, uint64_t flow, absl::Time received)
+      : context_(context), flow_(flow), received_(received) {}
 
   /// Admits, decodes and hands the job to the scheduler, which calls `done` exactly once if this
   /// returns OK. `request` and `message` must live until then.
@@ -35,7 +36,7 @@ class Exchange {
   absl::Status Submit(const Request& request, const wire::ReceivedMessage& message,
                       absl::Time deadline, std::shared_ptr<std::atomic<bool>> cancelled,
                       absl::AnyInvocable<void(JobResult)> done) {
-    if (absl::Status status = Admit(context_, deadline, received_); !status.ok()) {
+    if (absl::Status status = Admit(context_, flow_, deadline, received_); !status.ok()) {
       kind_ = KindOf(request);
       return status;
     }
@@ -61,6 +62,9 @@ class Exchange {
     bytes_out_ = OutputBytes(result);
   }
 
+  /// Whether the request's time was up at `now`.
+  bool expired(absl::Time now) const { return deadline_ <= now; }
+
   /// Counts a finished result that nobody waits for any more; the code such a request ends with:
   /// DEADLINE_EXCEEDED or CANCELLED.
   absl::StatusCode RecordLeft();
@@ -76,6 +80,7 @@ class Exchange {
                          absl::AnyInvocable<void(JobResult)> done);
 
   const ServingContext& context_;
+  uint64_t flow_;
   absl::Time received_;
   absl::Time deadline_ = absl::InfiniteFuture();
   NormProblem problem_;

@@ -24,6 +24,8 @@ struct GrpcServerOptions {
   int max_concurrent_streams = 256;  // calls per connection
   int64_t max_stream_requests = 128;
   int64_t max_stream_unsent_bytes = int64_t{64} << 20;
+  int64_t max_unsent_bytes = int64_t{1} << 30;
+  absl::Duration write_timeout = absl::Minutes(1);
   /// Clients may ping this often, also without calls; faster ones are disconnected.
   absl::Duration min_client_ping_interval = absl::Seconds(5);
   absl::Duration keepalive_time = absl::Seconds(60);

@@ -9,6 +9,7 @@
 #include "server/scheduler/scheduler.h"
 #include "server/transport/call.h"
 #include "server/transport/request_decoder.h"
+#include "server/transport/unsent_responses.h"
 
 namespace norm::server {
 
@@ -26,6 +27,7 @@ struct ServingContext {
   Metrics& metrics;
   const Clock& clock;
   LiveCalls& calls;
+  UnsentResponses& unsent;
   DecodeLimits decode;
   StreamLimits stream;
 };

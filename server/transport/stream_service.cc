@@ -26,8 +26,8 @@ namespace {
 /// One request of a stream. Its job's completion holds it, so that the slices the job borrows from
 /// live until then.
 struct StreamExchange {
-  StreamExchange(const ServingContext& context, absl::Time received)
-      : exchange(context, received) {}
+  StreamExchange(const ServingContext& context, uint64_t flow, absl::Time received)
+      : exchange(context, flow, received) {}
 
   norm::v1::StreamRequest request;
   wire::ReceivedMessage message;
@@ -77,6 +77,8 @@ class StreamCall final : public Call, private StopListener {
     Arm(service_, queue_, context_);
     open_ = true;
     deadline_ = ToDeadline(server_context_.deadline());
+    flow_ = FlowOf(server_context_);
+    unsent_.SetFlow(flow_);
     context_.metrics.AddStreams(1);
     context_.calls.AddListener(this);
     Advance();
@@ -85,7 +87,7 @@ class StreamCall final : public Call, private StopListener {
   void OnRead(bool ok) {
     const absl::Time received = context_.clock.Now();
     if (ok) {
-      Accept(std::make_shared<StreamExchange>(context_, received));
+      Accept(std::make_shared<StreamExchange>(context_, flow_, received));
     } else {
       const std::lock_guard lock(mutex_);
       reading_ = Reading::kEnded;
@@ -212,6 +214,7 @@ class StreamCall final : public Call, private StopListener {
     if (broken_) return;
     const auto size_bytes = static_cast<int64_t>(response.Length());
     unsent_bytes_ += size_bytes;
+    unsent_.Hold(size_bytes);
     outbox_.push_back({std::move(response), size_bytes});
   }
 
@@ -221,6 +224,7 @@ class StreamCall final : public Call, private StopListener {
       if (ok) context_.metrics.RecordStage(Stage::kSend, context_.clock.Now() - write_started_);
       writing_ = false;
       unsent_bytes_ -= writing_bytes_;
+      unsent_.EndWrite();
       writing_bytes_ = 0;
     }
     if (!ok) Break();
@@ -255,6 +259,7 @@ class StreamCall final : public Call, private StopListener {
       broken_ = true;
       reading_ = Reading::kEnded;
       outbox_.clear();
+      unsent_.Drop(unsent_bytes_ - writing_bytes_);
       unsent_bytes_ = writing_bytes_;
       for (const auto& [id, cancelled] : in_flight_) {
         cancelled->store(true, std::memory_order_relaxed);
@@ -279,6 +284,7 @@ class StreamCall final : public Call, private StopListener {
         write_started_ = context_.clock.Now();
         outgoing = std::move(outbox_.front().bytes);
         writing_bytes_ = outbox_.front().size_bytes;
+        unsent_.StartHeldWrite(writing_bytes_);
         outbox_.pop_front();
       }
       const int64_t unanswered = static_cast<int64_t>(in_flight_.size() + outbox_.size());
@@ -307,6 +313,7 @@ class StreamCall final : public Call, private StopListener {
   grpc::ServerCompletionQueue& queue_;
   const ServingContext& context_;
   grpc::ServerContext server_context_;
+  UnsentResponses::OfCall unsent_{context_.unsent, server_context_};
   grpc::ServerAsyncReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer> stream_{&server_context_};
   CallEvent<StreamCall> arrived_{this, &StreamCall::OnArrived};
   CallEvent<StreamCall> done_{this, &StreamCall::OnDone};
@@ -315,6 +322,7 @@ class StreamCall final : public Call, private StopListener {
   CallEvent<StreamCall> finished_{this, &StreamCall::OnFinished};
   grpc::ByteBuffer incoming_;  // written by gRPC while a Read is outstanding
   absl::Time deadline_;        // set on arrival
+  uint64_t flow_ = 0;          // set on arrival
   bool open_ = false;          // set on arrival
 
   std::mutex mutex_;
