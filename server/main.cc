@@ -59,6 +59,11 @@ ServerDescription Describe(const ServerConfig& config, const DeviceRegistry& reg
   description.max_queue_requests = static_cast<uint64_t>(config.scheduler.max_queue_requests);
   description.max_batch_rows = static_cast<uint64_t>(config.scheduler.max_batch_rows);
   description.max_batch_bytes = static_cast<uint64_t>(config.scheduler.max_batch_bytes);
+  description.max_unsent_bytes = static_cast<uint64_t>(config.grpc.max_unsent_bytes);
+  description.write_timeout_us =
+      static_cast<uint64_t>(absl::ToInt64Microseconds(config.grpc.write_timeout));
+  description.max_queue_delay_us =
+      static_cast<uint64_t>(absl::ToInt64Microseconds(config.scheduler.max_queue_delay));
   return description;
 }
 

@@ -55,11 +55,21 @@ ABSL_FLAG(ByteSize, stream_window_bytes, ByteSize{32 * kMiB},
           "Of one chunked request: rows that wait for a launch, where reading pauses, and inputs "
           "and outputs of launches until their results are sent.");
 ABSL_FLAG(absl::Duration, stream_stall_timeout, absl::Seconds(30),
-          "How long a chunked request may wait for rows, and a response for a client that takes "
-          "none.");
-ABSL_FLAG(int64_t, max_queue_requests, 4096, "Requests waiting for a slot.");
+          "How long a chunked request may wait for rows.");
+ABSL_FLAG(ByteSize, max_unsent_bytes, ByteSize{kGiB},
+          "Responses that wait for their readers, all connections together; beyond it, connections "
+          "that have their equal part of it get no more requests in.");
+ABSL_FLAG(absl::Duration, write_timeout, absl::Minutes(1),
+          "How long a client may take to read one response; a slower one's call is ended.");
+ABSL_FLAG(int64_t, max_queue_requests, 4096,
+          "Requests waiting for a slot. When it is full, a connection may have its equal part.");
 ABSL_FLAG(ByteSize, max_in_flight_bytes, ByteSize{8 * kGiB},
-          "Input and output bytes of all accepted requests together.");
+          "Input and output bytes of all accepted requests together, shared like "
+          "max_queue_requests.");
+ABSL_FLAG(absl::Duration, max_queue_delay, absl::ZeroDuration(),
+          "How long a request may wait for others to share its launch although a slot is free.");
+ABSL_FLAG(int, bulk_share_percent, 10,
+          "What bulk requests get of the work while interactive ones wait.");
 ABSL_FLAG(int64_t, max_batch_rows, 65536, "Rows of requests that are merged into one launch.");
 ABSL_FLAG(ByteSize, max_batch_bytes, ByteSize{64 * kMiB},
           "Bytes of requests that are merged into one launch.");
@@ -199,6 +209,10 @@ absl::StatusOr<ServerConfig> ReadServerConfig() {
       check.Range("max_stream_requests", absl::GetFlag(FLAGS_max_stream_requests), 1, kMaxCount);
   grpc.max_stream_unsent_bytes = check.Size(
       "max_stream_unsent_bytes", absl::GetFlag(FLAGS_max_stream_unsent_bytes), 1024, kMaxPool);
+  grpc.max_unsent_bytes =
+      check.Size("max_unsent_bytes", absl::GetFlag(FLAGS_max_unsent_bytes), 1024, kMaxPool);
+  grpc.write_timeout = check.Time("write_timeout", absl::GetFlag(FLAGS_write_timeout),
+                                  absl::Milliseconds(1), absl::Hours(24));
   grpc.max_stream_uploads =
       check.Range("max_stream_uploads", absl::GetFlag(FLAGS_max_stream_uploads), 1, kMaxCount);
   grpc.stream_window_bytes =
@@ -229,6 +243,10 @@ absl::StatusOr<ServerConfig> ReadServerConfig() {
                             AbslUnparseFlag(ByteSize{grpc.max_message_bytes})),
                AbslUnparseFlag(ByteSize{scheduler.max_in_flight_bytes}));
   }
+  scheduler.max_queue_delay = check.Time("max_queue_delay", absl::GetFlag(FLAGS_max_queue_delay),
+                                         absl::ZeroDuration(), absl::Seconds(10));
+  scheduler.bulk_share_percent = static_cast<int>(
+      check.Range("bulk_share_percent", absl::GetFlag(FLAGS_bulk_share_percent), 1, 99));
   scheduler.max_batch_rows = check.Range("max_batch_rows", absl::GetFlag(FLAGS_max_batch_rows), 1,
                                          std::numeric_limits<int64_t>::max());
   scheduler.max_batch_bytes =

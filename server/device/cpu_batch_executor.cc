@@ -56,7 +56,7 @@ void CpuBatchExecutor::Start(std::unique_ptr<Batch> batch, BatchDone done) {
 }
 
 void CpuBatchExecutor::RunSlot() {
-  ThreadPool own_thread(1);
+  Scratch scratch;
   while (true) {
     Work work;
     {
@@ -69,16 +69,16 @@ void CpuBatchExecutor::RunSlot() {
       queue_.pop_front();
     }
     const auto start = SteadyClock::now();
-    RunBatch(*work.batch, own_thread);
+    RunBatch(*work.batch, scratch);
     metrics_.AddSlotBusy(options_.device_index, Between(start, SteadyClock::now()));
     work.done(std::move(work.batch));
   }
 }
 
-void CpuBatchExecutor::RunBatch(Batch& batch, ThreadPool& own_thread) {
+void CpuBatchExecutor::RunBatch(Batch& batch, Scratch& scratch) {
   absl::Status status;
   try {
-    status = Compute(batch, own_thread);
+    status = Compute(batch, scratch);
   } catch (const std::exception& error) {
     status = absl::InternalError(absl::StrCat("CPU batch failed: ", error.what()));
   }
@@ -87,10 +87,11 @@ void CpuBatchExecutor::RunBatch(Batch& batch, ThreadPool& own_thread) {
   }
 }
 
-absl::Status CpuBatchExecutor::Compute(Batch& batch, ThreadPool& own_thread) {
-  const BatchLayout layout = MakeBatchLayout(batch);
+absl::Status CpuBatchExecutor::Compute(Batch& batch, Scratch& scratch) {
+  BatchLayout& layout = scratch.layout;
+  MakeBatchLayout(batch, layout);
   ThreadPool& threads =
-      ProblemBytes(layout.problem) < options_.parallel_bytes ? own_thread : kernel_threads_;
+      layout.problem_bytes() < options_.parallel_bytes ? scratch.own_thread : kernel_threads_;
   const auto start = SteadyClock::now();
 
   auto input = pool_.Lease(layout.input_bytes);
@@ -101,8 +102,8 @@ absl::Status CpuBatchExecutor::Compute(Batch& batch, ThreadPool& own_thread) {
   if (!output.ok()) {
     return output.status();
   }
-  const TensorPointers at = PointInto(layout, input->get(), output->get());
-  const size_t workspace_bytes = CpuWorkspaceBytes(layout.problem, at);
+  AddSegments(input->get(), output->get(), layout, scratch.call);
+  const size_t workspace_bytes = scratch.call.empty() ? 0 : CpuWorkspaceBytes(scratch.call);
   std::shared_ptr<std::byte> workspace;
   if (workspace_bytes > 0) {
     auto lease = pool_.Lease(static_cast<int64_t>(workspace_bytes));
@@ -112,17 +113,20 @@ absl::Status CpuBatchExecutor::Compute(Batch& batch, ThreadPool& own_thread) {
     workspace = *std::move(lease);
   }
 
-  const std::vector<CopyPiece> pieces = PlanGather(batch, layout);
+  const std::vector<CopyPiece>& pieces = scratch.pieces;
+  PlanGather(batch, layout, scratch.pieces);
   threads.Run(static_cast<int64_t>(pieces.size()), [&](int64_t i) {
     const CopyPiece& piece = pieces[static_cast<size_t>(i)];
     std::memcpy(input->get() + piece.to, piece.from.data(), piece.from.size());
   });
   const auto gathered = SteadyClock::now();
 
-  const Status status =
-      RunOnCpu(layout.problem, at, Workspace{workspace.get(), workspace_bytes}, threads);
-  if (!status.ok()) {
-    return ToAbslStatus(status);
+  if (!scratch.call.empty()) {
+    const Status status =
+        RunOnCpu(scratch.call, Workspace{workspace.get(), workspace_bytes}, threads);
+    if (!status.ok()) {
+      return ToAbslStatus(status);
+    }
   }
   const BatchTimes times{Between(start, gathered), Between(gathered, SteadyClock::now()),
                          absl::ZeroDuration()};

@@ -12,7 +12,9 @@
 
 #include "absl/base/thread_annotations.h"
 #include "norm/kernels/thread_pool.h"
+#include "server/device/batch_layout.h"
 #include "server/device/buffer_pool.h"
+#include "server/device/kernel_args.h"
 #include "server/observability/metrics.h"
 #include "server/scheduler/batch_executor.h"
 
@@ -59,9 +61,16 @@ class CpuBatchExecutor final : public BatchExecutor {
   };
 
   void RunSlot() ABSL_LOCKS_EXCLUDED(mutex_);
+  /// What a slot uses again for every batch.
+  struct Scratch {
+    ThreadPool own_thread{1};
+    BatchLayout layout;
+    std::vector<CopyPiece> pieces;
+    KernelCall call;
+  };
   /// Leaves a result for every job.
-  void RunBatch(Batch& batch, ThreadPool& own_thread);
-  absl::Status Compute(Batch& batch, ThreadPool& own_thread);
+  void RunBatch(Batch& batch, Scratch& scratch);
+  absl::Status Compute(Batch& batch, Scratch& scratch);
 
   const CpuBatchExecutorOptions options_;
   Metrics& metrics_;

@@ -131,13 +131,12 @@ void CudaBatchExecutor::RunSlot(Slot& slot) {
 
 absl::Status CudaBatchExecutor::Enqueue(Slot& slot) {
   Flight& flight = slot.flight;
-  flight.layout = MakeBatchLayout(*flight.work.batch);
+  MakeBatchLayout(*flight.work.batch, flight.layout);
   if (absl::Status status = LeaseMemory(flight); !status.ok()) {
     return status;
   }
-  const TensorPointers at =
-      PointInto(flight.layout, flight.device_input.get(), flight.device_output.get());
-  const size_t workspace_bytes = CudaWorkspaceBytes(flight.layout.problem, at);
+  AddSegments(flight.device_input.get(), flight.device_output.get(), flight.layout, flight.call);
+  const size_t workspace_bytes = flight.call.empty() ? 0 : CudaWorkspaceBytes(flight.call);
   if (workspace_bytes > 0) {
     auto workspace = device_.Lease(static_cast<int64_t>(workspace_bytes));
     if (!workspace.ok()) {
@@ -148,9 +147,10 @@ absl::Status CudaBatchExecutor::Enqueue(Slot& slot) {
   const Status status = [&]() -> Status {
     NORM_RETURN_IF_ERROR(GatherAndCopyIn(slot));
     NORM_RETURN_IF_ERROR(slot.cuda.BeginCompute());
-    NORM_RETURN_IF_ERROR(EnqueueOnCuda(flight.layout.problem, at,
-                                       {flight.device_workspace.get(), workspace_bytes},
-                                       slot.cuda.compute()));
+    if (!flight.call.empty()) {
+      NORM_RETURN_IF_ERROR(EnqueueOnCuda(
+          flight.call, {flight.device_workspace.get(), workspace_bytes}, slot.cuda.compute()));
+    }
     NORM_RETURN_IF_ERROR(slot.cuda.BeginCopyOut());
     NORM_RETURN_IF_ERROR(CopyOut(slot));
     return slot.cuda.End();
@@ -181,7 +181,7 @@ absl::Status CudaBatchExecutor::LeaseMemory(Flight& flight) {
 }
 
 Status CudaBatchExecutor::GatherAndCopyIn(Slot& slot) {
-  const Flight& flight = slot.flight;
+  Flight& flight = slot.flight;
   NORM_RETURN_IF_ERROR(slot.cuda.BeginCopyIn());
   std::byte* const pinned = flight.pinned_input.get();
   std::byte* const device = flight.device_input.get();
@@ -190,7 +190,8 @@ Status CudaBatchExecutor::GatherAndCopyIn(Slot& slot) {
     const int64_t start = std::exchange(copied, end);
     return slot.cuda.CopyIn(device + start, pinned + start, static_cast<size_t>(end - start));
   };
-  for (const CopyPiece& piece : PlanGather(*flight.work.batch, flight.layout)) {
+  PlanGather(*flight.work.batch, flight.layout, flight.pieces);
+  for (const CopyPiece& piece : flight.pieces) {
     std::memcpy(pinned + piece.to, piece.from.data(), piece.from.size());
     const int64_t end = piece.to + static_cast<int64_t>(piece.from.size());
     if (end - copied >= kCopyChunkBytes) {
@@ -202,15 +203,8 @@ Status CudaBatchExecutor::GatherAndCopyIn(Slot& slot) {
 
 Status CudaBatchExecutor::CopyOut(Slot& slot) {
   const Flight& flight = slot.flight;
-  // Tensor by tensor: the padding between them was never written.
-  for (const TensorPlace& place : flight.layout.outputs) {
-    if (place.size_bytes > 0) {
-      NORM_RETURN_IF_ERROR(slot.cuda.CopyOut(flight.pinned_output.get() + place.offset,
-                                             flight.device_output.get() + place.offset,
-                                             static_cast<size_t>(place.size_bytes)));
-    }
-  }
-  return Status();
+  return slot.cuda.CopyOut(flight.pinned_output.get(), flight.device_output.get(),
+                           static_cast<size_t>(flight.layout.output_bytes));
 }
 
 void CudaBatchExecutor::RunCompletions() {
@@ -285,11 +279,18 @@ void CudaBatchExecutor::Fail(Slot& slot, absl::Status status) {
   HandBack(slot);
 }
 
+void CudaBatchExecutor::Flight::Release() {
+  for (auto* memory :
+       {&pinned_input, &pinned_output, &device_input, &device_output, &device_workspace}) {
+    memory->reset();
+  }
+}
+
 void CudaBatchExecutor::HandBack(Slot& slot) {
   Work work = std::move(slot.flight.work);
   metrics_.AddSlotBusy(options_.device_index,
                        absl::FromChrono(std::chrono::steady_clock::now() - slot.flight.start));
-  slot.flight = Flight();
+  slot.flight.Release();
   {
     std::lock_guard lock(mutex_);
     slot.busy = false;

@@ -19,6 +19,7 @@
 #include "server/device/batch_layout.h"
 #include "server/device/buffer_pool.h"
 #include "server/device/cuda_slot.h"
+#include "server/device/kernel_args.h"
 #include "server/observability/metrics.h"
 #include "server/scheduler/batch_executor.h"
 
@@ -77,11 +78,16 @@ class CudaBatchExecutor final : public BatchExecutor {
     Work work;
     std::chrono::steady_clock::time_point start;
     BatchLayout layout;
+    std::vector<CopyPiece> pieces;
+    KernelCall call;
     std::shared_ptr<std::byte> pinned_input;
     std::shared_ptr<std::byte> pinned_output;
     std::shared_ptr<std::byte> device_input;
     std::shared_ptr<std::byte> device_output;
     std::shared_ptr<std::byte> device_workspace;
+
+    /// Returns the memory; layout, pieces and call keep theirs for the next batch.
+    void Release();
   };
   struct Slot {
     explicit Slot(CudaSlot cuda_slot) : cuda(std::move(cuda_slot)) {}

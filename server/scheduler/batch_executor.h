@@ -15,18 +15,23 @@ enum class BatchCloseReason : uint8_t {
   kSlotFree,  // an executor slot was free: everything compatible goes now
   kRows,      // max_batch_rows reached
   kBytes,     // max_batch_bytes reached
-  kSingle,    // the job cannot be merged
+  kSegments,  // kMaxBatchSegments reached
+  kSingle,    // the job is so large that it travels alone
+  kDelay,     // jobs gathered for max_queue_delay, and a slot was free
 };
-inline constexpr int kBatchCloseReasonCount = 4;
+inline constexpr int kBatchCloseReasonCount = 6;
 
-/// "slot_free", "rows", "bytes", "single": the label values of batch_close_total.
+/// "slot_free", "rows", "bytes", "segments", "single", "delay": the label values of
+/// batch_close_total.
 const char* BatchCloseReasonName(BatchCloseReason reason);
 std::vector<std::string> BatchCloseReasonNames();
 
-/// Jobs that share one launch: one job, or mergeable jobs that are equal in all but their rows
-/// (same key, same parameters bytes). Never empty.
+/// Jobs that share one launch (equal BatchKey), those of one segment side by side: one job, or
+/// mergeable jobs that are equal in all but their rows (equal SegmentKey). Never empty.
 struct Batch {
   std::vector<std::unique_ptr<Job>> jobs;
+  /// How many of them each segment has, in order. Empty: all of them are one segment.
+  std::vector<int64_t> segment_jobs;
   BatchCloseReason reason = BatchCloseReason::kSingle;
   absl::Time started;              // set by the scheduler when it hands the batch over
   std::vector<JobResult> results;  // filled by the executor, one per job, in order

@@ -35,11 +35,11 @@ class Scheduler {
   ///         DEADLINE_EXCEEDED when its deadline has passed; CANCELLED when its caller has left.
   virtual absl::Status Submit(std::unique_ptr<Job>& job) = 0;
 
-  /// Counts `bytes` as in flight for a request that comes as several jobs (Job::reserved) of up to
-  /// `largest_job_bytes` each, which the caller keeps within them: admitted once, such a request is
-  /// not refused half-way because others have filled the queue. Errors: as Submit, of limits,
-  /// budget, draining and devices.
-  virtual absl::StatusOr<std::unique_ptr<Reservation>> Reserve(int64_t bytes,
+  /// Counts `bytes` as in flight for a request of this flow that comes as several jobs
+  /// (Job::reserved) of up to `largest_job_bytes` each, which the caller keeps within them: admitted
+  /// once, such a request is not refused or displaced half-way because others have filled the
+  /// server. Errors: as Submit, of limits, budget, draining and devices.
+  virtual absl::StatusOr<std::unique_ptr<Reservation>> Reserve(uint64_t flow, int64_t bytes,
                                                                int64_t largest_job_bytes) = 0;
 
   /// Completes queued jobs whose deadline has passed or whose `cancelled` is set. Called by the

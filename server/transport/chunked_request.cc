@@ -34,12 +34,14 @@ int64_t RowsFor(int64_t bytes, int64_t row_bytes, int64_t unit) {
 }  // namespace
 
 ChunkedRequest::ChunkedRequest(const ServingContext& context, Stream& stream,
-                               std::shared_ptr<StreamMessage> header, absl::Time deadline)
+                               std::shared_ptr<StreamMessage> header, uint64_t flow,
+                               absl::Time deadline)
     : context_(context),
       stream_(stream),
       header_(std::move(header)),
+      flow_(flow),
       deadline_(deadline),
-      exchange_(context, header_->received),
+      exchange_(context, flow, header_->received),
       last_progress_(header_->received) {}
 
 Direction ChunkedRequest::direction() const {
@@ -64,6 +66,7 @@ absl::Status ChunkedRequest::Decode() {
   }
   if (!job.ok()) return job.status();
   problem_ = (*job)->problem;
+  priority_ = (*job)->priority;
   parameters_ = std::move((*job)->inputs);
   return absl::OkStatus();
 }
@@ -91,7 +94,7 @@ absl::Status ChunkedRequest::Reserve() {
                                                 std::max(context_.stream.window_bytes, job_bytes))
                                      : job_bytes;
   absl::StatusOr<std::unique_ptr<Reservation>> reservation =
-      context_.scheduler.Reserve(bytes, job_bytes);
+      context_.scheduler.Reserve(flow_, bytes, job_bytes);
   if (!reservation.ok()) return reservation.status();
   reservation_ = *std::move(reservation);
   return absl::OkStatus();
@@ -194,6 +197,8 @@ std::unique_ptr<Job> ChunkedRequest::MakeJob(int64_t rows) {
   job->problem = piece->problem;
   job->inputs = parameters_;
   RowQueue::Owners owners = queue_->Take(rows, &job->inputs);
+  job->flow = flow_;
+  job->priority = priority_;
   job->deadline = deadline_;
   job->received = context_.clock.Now();
   job->cancelled = cancelled_;

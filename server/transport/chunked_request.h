@@ -48,8 +48,9 @@ class ChunkedRequest final : public std::enable_shared_from_this<ChunkedRequest>
     ~Stream() = default;
   };
 
+  /// `flow`: see FlowOf.
   ChunkedRequest(const ServingContext& context, Stream& stream,
-                 std::shared_ptr<StreamMessage> header, absl::Time deadline);
+                 std::shared_ptr<StreamMessage> header, uint64_t flow, absl::Time deadline);
 
   uint64_t id() const { return header_->request.id(); }
 
@@ -122,6 +123,7 @@ class ChunkedRequest final : public std::enable_shared_from_this<ChunkedRequest>
   const ServingContext& context_;
   Stream& stream_;
   const std::shared_ptr<StreamMessage> header_;
+  const uint64_t flow_;
   const absl::Time deadline_;
   const std::shared_ptr<std::atomic<bool>> cancelled_ = std::make_shared<std::atomic<bool>>(false);
 
@@ -129,6 +131,7 @@ class ChunkedRequest final : public std::enable_shared_from_this<ChunkedRequest>
   Exchange exchange_ ABSL_GUARDED_BY(mutex_);
   // Set by Open.
   NormProblem problem_ ABSL_GUARDED_BY(mutex_);
+  Priority priority_ ABSL_GUARDED_BY(mutex_) = Priority::kInteractive;
   RowSplit split_ ABSL_GUARDED_BY(mutex_);
   bool overlapping_ ABSL_GUARDED_BY(mutex_) = false;
   std::array<InputTensor, kTensorRoleCount> parameters_ ABSL_GUARDED_BY(mutex_);

@@ -7,6 +7,7 @@ namespace norm::server {
 absl::Status Exchange::SubmitJob(std::unique_ptr<Job> job,
                                  std::shared_ptr<std::atomic<bool>> cancelled,
                                  absl::AnyInvocable<void(JobResult)> done) {
+  job->flow = flow_;
   job->deadline = deadline_;
   job->received = received_;
   job->cancelled = std::move(cancelled);

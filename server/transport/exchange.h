@@ -27,8 +27,9 @@ constexpr Direction DirectionOf(const norm::v1::NormalizeBackwardRequest&) {
 /// thread-safe; the owner orders the calls (Submit happens before the job's completion).
 class Exchange {
  public:
-  Exchange(const ServingContext& context, absl::Time received)
-      : context_(context), received_(received) {}
+  /// `flow`: see FlowOf.
+  Exchange(const ServingContext& context, uint64_t flow, absl::Time received)
+      : context_(context), flow_(flow), received_(received) {}
 
   /// Admits, decodes and hands the job to the scheduler, which calls `done` exactly once if this
   /// returns OK. `request` and `message` must live until then.
@@ -48,7 +49,7 @@ class Exchange {
                                             absl::Time deadline, Transfer transfer) {
     deadline_ = deadline;
     transfer_ = transfer;
-    if (absl::Status status = Admit(context_, deadline, received_); !status.ok()) {
+    if (absl::Status status = Admit(context_, flow_, deadline, received_); !status.ok()) {
       kind_ = KindOf(request);
       return status;
     }
@@ -84,6 +85,9 @@ class Exchange {
     bytes_out_ += OutputBytes(result);
   }
 
+  /// Whether the request's time was up at `now`.
+  bool expired(absl::Time now) const { return deadline_ <= now; }
+
   /// Counts a finished result that nobody waits for any more; the code such a request ends with:
   /// DEADLINE_EXCEEDED or CANCELLED.
   absl::StatusCode RecordLeft();
@@ -98,6 +102,7 @@ class Exchange {
                          absl::AnyInvocable<void(JobResult)> done);
 
   const ServingContext& context_;
+  uint64_t flow_;
   absl::Time received_;
   absl::Time deadline_ = absl::InfiniteFuture();
   Transfer transfer_ = Transfer::kWhole;

@@ -42,10 +42,12 @@ class GrpcServer::Impl {
        Metrics& metrics, const Clock& clock, const Logger& log)
       : options_(options),
         log_(log),
+        unsent_({options.max_unsent_bytes, options.write_timeout}, metrics, clock),
         context_{scheduler,
                  metrics,
                  clock,
                  calls_,
+                 unsent_,
                  {options.max_message_bytes},
                  {options.max_stream_requests, options.max_stream_unsent_bytes,
                   options.max_stream_uploads, options.stream_window_bytes,
@@ -157,6 +159,7 @@ class GrpcServer::Impl {
   const GrpcServerOptions options_;
   const Logger& log_;
   LiveCalls calls_;
+  UnsentResponses unsent_;
   const ServingContext context_;
   NormalizationAsyncService norm_service_;
   ServerService server_service_;

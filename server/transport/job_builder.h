@@ -32,6 +32,7 @@ class JobBuilder {
       : tensors_(tensors), message_(message), transfer_(transfer), job_(std::make_unique<Job>()) {}
 
   NormProblem& problem() { return job_->problem; }
+  Priority* priority() { return &job_->priority; }
   int* normalized_dims() { return &normalized_dims_; }
   bool Has(TensorRole role) const { return tensors_[static_cast<size_t>(role)] != nullptr; }
   std::unique_ptr<Job> Build() { return std::move(job_); }

@@ -56,7 +56,9 @@ class UnaryCall final : public Call {
     }
     Begin();
     Arm(service_, queue_, context_);
-    exchange_.emplace(context_, context_.clock.Now());
+    const uint64_t flow = FlowOf(server_context_);
+    unsent_.SetFlow(flow);
+    exchange_.emplace(context_, flow, context_.clock.Now());
     if (absl::Status status = Start(); !status.ok()) Fail(status);
   }
 
@@ -84,6 +86,10 @@ class UnaryCall final : public Call {
       return;
     }
     const absl::Time start = context_.clock.Now();
+    if (cancelled_->load(std::memory_order_relaxed) || exchange_->expired(start)) {
+      Fail(absl::Status(exchange_->RecordLeft(), "nobody waits for the result any more"));
+      return;
+    }
     typename Method::Response response;
     wire::MessageWriter writer;
     exchange_->Respond(request_, std::move(result), &writer, &response);
@@ -92,11 +98,10 @@ class UnaryCall final : public Call {
       Fail(absl::InternalError(absl::StrCat("encoding: ", bytes.status().message())));
       return;
     }
-    const bool left = cancelled_->load(std::memory_order_relaxed);
-    exchange_->RecordEnd(DirectionOf(request_),
-                         left ? exchange_->RecordLeft() : absl::StatusCode::kOk);
+    exchange_->RecordEnd(DirectionOf(request_), absl::StatusCode::kOk);
     handed_over_ = context_.clock.Now();
     context_.metrics.RecordStage(Stage::kEncode, handed_over_ - start);
+    unsent_.StartWrite(static_cast<int64_t>(bytes->Length()));
     responder_.Finish(*bytes, grpc::Status::OK, finished_.Tag());
   }
 
@@ -118,6 +123,7 @@ class UnaryCall final : public Call {
   }
 
   void OnFinished(bool ok) {
+    unsent_.EndWrite();
     if (ok) context_.metrics.RecordStage(Stage::kSend, context_.clock.Now() - handed_over_);
   }
 
@@ -125,6 +131,7 @@ class UnaryCall final : public Call {
   grpc::ServerCompletionQueue& queue_;
   const ServingContext& context_;
   grpc::ServerContext server_context_;
+  UnsentResponses::OfCall unsent_{context_.unsent, server_context_};
   grpc::ByteBuffer request_bytes_;
   grpc::ServerAsyncResponseWriter<grpc::ByteBuffer> responder_{&server_context_};
   CallEvent<UnaryCall> arrived_{this, &UnaryCall::OnArrived};

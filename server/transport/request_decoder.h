@@ -20,11 +20,11 @@ struct DecodeLimits {
   int64_t max_output_bytes = 0;
 };
 
-/// Makes the job of a request: problem and borrowed inputs; deadline, cancelled and done are the
-/// caller's. Of the header of a request in rows: the problem of the whole, and the inputs that do
-/// not travel in rows.
+/// Makes the job of a request: problem, priority and borrowed inputs; flow, deadline, cancelled and
+/// done are the caller's. Of the header of a request in rows: the problem of the whole, and the
+/// inputs that do not travel in rows.
 ///
-/// Order of checks: op and its options, x, the other tensors one by one, rules between them,
+/// Order of checks: priority, op and its options, x, the other tensors one by one, rules between them,
 /// limits. The first violation ends it. Allocates nothing in proportion to claimed dimensions.
 ///
 /// Ownership: the job's inputs borrow from `message`, which must live until the job has completed.

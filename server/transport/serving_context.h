@@ -10,6 +10,7 @@
 #include "server/scheduler/scheduler.h"
 #include "server/transport/call.h"
 #include "server/transport/request_decoder.h"
+#include "server/transport/unsent_responses.h"
 
 namespace norm::server {
 
@@ -24,7 +25,7 @@ struct StreamLimits {
   /// Rows of one chunked request that wait for their job, where reading pauses (twice that for all
   /// of a stream), and inputs and outputs of its jobs until their results are written.
   int64_t window_bytes = 0;
-  /// How long a chunked request may wait for rows, and a message for a client that takes none.
+  /// How long a chunked request may wait for rows.
   absl::Duration stall_timeout;
 };
 
@@ -34,6 +35,7 @@ struct ServingContext {
   Metrics& metrics;
   const Clock& clock;
   LiveCalls& calls;
+  UnsentResponses& unsent;
   DecodeLimits decode;
   StreamLimits stream;
 };

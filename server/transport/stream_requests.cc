@@ -13,8 +13,8 @@ namespace norm::server {
 /// A request that came in one message. Its job's completion holds it, so that the slices the job
 /// borrows from live until then.
 struct StreamRequests::WholeRequest {
-  WholeRequest(const ServingContext& context, std::shared_ptr<StreamMessage> from)
-      : message(std::move(from)), exchange(context, message->received) {}
+  WholeRequest(const ServingContext& context, uint64_t flow, std::shared_ptr<StreamMessage> from)
+      : message(std::move(from)), exchange(context, flow, message->received) {}
 
   uint64_t id() const { return message->request.id(); }
 
@@ -25,12 +25,19 @@ struct StreamRequests::WholeRequest {
 
 StreamRequests::~StreamRequests() = default;
 
-void StreamRequests::Accept(std::shared_ptr<StreamMessage> message, absl::Time stream_deadline) {
+void StreamRequests::Begin(uint64_t flow, absl::Time deadline) {
+  flow_ = flow;
+  deadline_ = deadline;
+  const std::lock_guard lock(mutex_);
+  unsent_.SetFlow(flow);
+}
+
+void StreamRequests::Accept(std::shared_ptr<StreamMessage> message) {
   const norm::v1::StreamRequest& request = message->request;
   if (request.has_rows() && !request.chunked()) return AcceptRows(std::move(message));
   if (request.has_cancel() && !request.chunked()) return AcceptCancel(request.id());
   if (!CheckNewId(request.id())) return;
-  absl::Time deadline = stream_deadline;
+  absl::Time deadline = deadline_;
   if (const uint64_t timeout_us = request.timeout_us(); timeout_us != 0) {
     constexpr uint64_t kMax = std::numeric_limits<int64_t>::max();
     const auto timeout = absl::Microseconds(static_cast<int64_t>(std::min(timeout_us, kMax)));
@@ -90,7 +97,7 @@ void StreamRequests::AcceptCancel(uint64_t id) {
 void StreamRequests::AcceptHeader(std::shared_ptr<StreamMessage> message, absl::Time deadline) {
   const uint64_t id = message->request.id();
   const auto request =
-      std::make_shared<ChunkedRequest>(context_, stream_, std::move(message), deadline);
+      std::make_shared<ChunkedRequest>(context_, stream_, std::move(message), flow_, deadline);
   {
     const std::lock_guard lock(mutex_);
     if (static_cast<int64_t>(chunked_.size()) >= context_.stream.max_uploads) {
@@ -107,7 +114,7 @@ void StreamRequests::AcceptHeader(std::shared_ptr<StreamMessage> message, absl::
 }
 
 void StreamRequests::AcceptWhole(std::shared_ptr<StreamMessage> message, absl::Time deadline) {
-  const auto one = std::make_shared<WholeRequest>(context_, std::move(message));
+  const auto one = std::make_shared<WholeRequest>(context_, flow_, std::move(message));
   const norm::v1::StreamRequest& request = one->message->request;
   {
     const std::lock_guard lock(mutex_);
@@ -145,6 +152,10 @@ void StreamRequests::OnJobDone(WholeRequest& one, JobResult result) {
     return Complete(one, result.status, ErrorResponse(one.id(), result.status));
   }
   const absl::Time start = context_.clock.Now();
+  if (one.cancelled->load(std::memory_order_relaxed) || one.exchange.expired(start)) {
+    const absl::Status left(one.exchange.RecordLeft(), "nobody waits for the result any more");
+    return Complete(one, left, ErrorResponse(one.id(), left));
+  }
   const norm::v1::StreamRequest& request = one.message->request;
   norm::v1::StreamResponse response;
   response.set_id(one.id());
@@ -165,10 +176,9 @@ void StreamRequests::OnJobDone(WholeRequest& one, JobResult result) {
 
 void StreamRequests::Complete(WholeRequest& one, const absl::Status& status,
                               grpc::ByteBuffer response) {
-  const bool left = status.ok() && one.cancelled->load(std::memory_order_relaxed);
   one.exchange.RecordEnd(
       one.message->request.has_backward() ? Direction::kBackward : Direction::kForward,
-      left ? one.exchange.RecordLeft() : status.code());
+      status.code());
   const std::lock_guard lock(mutex_);
   whole_.erase(one.id());
   EnqueueLocked(std::move(response));
@@ -181,7 +191,9 @@ void StreamRequests::Refuse(uint64_t id, const absl::Status& status) {
 
 void StreamRequests::EnqueueLocked(grpc::ByteBuffer response) {
   if (broken_) return;
-  unsent_bytes_ += static_cast<int64_t>(response.Length());
+  const auto size_bytes = static_cast<int64_t>(response.Length());
+  unsent_bytes_ += size_bytes;
+  unsent_.Hold(size_bytes);
   outbox_.push_back(std::move(response));
 }
 
@@ -209,12 +221,14 @@ std::optional<StreamRequests::Outgoing> StreamRequests::TakeOutgoing() {
     outgoing.bytes = std::move(outbox_.front());
     outgoing.size_bytes = static_cast<int64_t>(outgoing.bytes.Length());
     outbox_.pop_front();
+    unsent_.StartHeldWrite(outgoing.size_bytes);
     return outgoing;
   }
   for (size_t i = 0; i < chunked_.size(); ++i) {
     std::optional<ChunkedRequest::Message> message = chunked_[i]->TakeMessage();
     if (!message.has_value()) continue;
     outgoing.bytes = std::move(message->bytes);
+    unsent_.StartWrite(static_cast<int64_t>(outgoing.bytes.Length()));
     outgoing.window_bytes = message->window_bytes;
     outgoing.request = chunked_[i];
     const auto at = chunked_.begin() + static_cast<std::ptrdiff_t>(i);
@@ -226,9 +240,12 @@ std::optional<StreamRequests::Outgoing> StreamRequests::TakeOutgoing() {
 }
 
 void StreamRequests::OnWritten(const Outgoing& written) {
-  if (written.request != nullptr) return written.request->OnWritten(written.window_bytes);
-  const std::lock_guard lock(mutex_);
-  unsent_bytes_ -= written.size_bytes;
+  {
+    const std::lock_guard lock(mutex_);
+    unsent_.EndWrite();
+    unsent_bytes_ -= written.size_bytes;
+  }
+  if (written.request != nullptr) written.request->OnWritten(written.window_bytes);
 }
 
 bool StreamRequests::MayRead() const {
@@ -269,9 +286,12 @@ void StreamRequests::Break() {
   {
     const std::lock_guard lock(mutex_);
     broken_ = true;
+    int64_t dropped_bytes = 0;
     for (const grpc::ByteBuffer& response : outbox_) {
-      unsent_bytes_ -= static_cast<int64_t>(response.Length());
+      dropped_bytes += static_cast<int64_t>(response.Length());
     }
+    unsent_bytes_ -= dropped_bytes;
+    unsent_.Drop(dropped_bytes);
     outbox_.clear();
     for (const auto& [id, cancelled] : whole_) cancelled->store(true, std::memory_order_relaxed);
     chunked = std::exchange(chunked_, {});

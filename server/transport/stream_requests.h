@@ -17,6 +17,7 @@
 #include "server/transport/chunked_request.h"
 #include "server/transport/exchange.h"
 #include "server/transport/stream_message.h"
+#include "server/transport/unsent_responses.h"
 
 namespace norm::server {
 
@@ -24,13 +25,17 @@ namespace norm::server {
 /// Threads:    safe; Accept from one thread at a time. Never calls the stream with its lock held.
 class StreamRequests {
  public:
-  StreamRequests(const ServingContext& context, ChunkedRequest::Stream& stream)
-      : context_(context), stream_(stream) {}
+  /// Borrows all; `unsent` is used by it alone.
+  StreamRequests(const ServingContext& context, ChunkedRequest::Stream& stream,
+                 UnsentResponses::OfCall& unsent)
+      : context_(context), stream_(stream), unsent_(unsent) {}
   ~StreamRequests();
 
+  /// The stream's flow (see FlowOf) and deadline, before anything else.
+  void Begin(uint64_t flow, absl::Time deadline);
+
   /// Takes one message. Whatever is wrong with it ends in a response under its id.
-  void Accept(std::shared_ptr<StreamMessage> message, absl::Time stream_deadline)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+  void Accept(std::shared_ptr<StreamMessage> message) ABSL_LOCKS_EXCLUDED(mutex_);
 
   struct Outgoing {
     grpc::ByteBuffer bytes;
@@ -84,13 +89,17 @@ class StreamRequests {
 
   const ServingContext& context_;
   ChunkedRequest::Stream& stream_;
+  uint64_t flow_ = 0;
+  absl::Time deadline_ = absl::InfiniteFuture();
 
   mutable std::mutex mutex_;
+  UnsentResponses::OfCall& unsent_ ABSL_GUARDED_BY(mutex_);
   bool broken_ ABSL_GUARDED_BY(mutex_) = false;
   absl::flat_hash_map<uint64_t, std::shared_ptr<std::atomic<bool>>> whole_ ABSL_GUARDED_BY(mutex_);
   Chunked chunked_ ABSL_GUARDED_BY(mutex_);  // whose turn it is to write comes first
   std::deque<grpc::ByteBuffer> outbox_ ABSL_GUARDED_BY(mutex_);
-  int64_t unsent_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // outbox and taken from it, not yet written
+  // Of the outbox, and taken from it and not yet written.
+  int64_t unsent_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace norm::server

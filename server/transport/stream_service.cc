@@ -45,7 +45,7 @@ class StreamCall final : public Call, private StopListener, private ChunkedReque
         service_(service),
         queue_(queue),
         context_(context),
-        requests_(context, *this) {}
+        requests_(context, *this, unsent_) {}
 
   ~StreamCall() override {
     if (!open_) return;
@@ -67,7 +67,7 @@ class StreamCall final : public Call, private StopListener, private ChunkedReque
     Begin();
     Arm(service_, queue_, context_);
     open_ = true;
-    deadline_ = ToDeadline(server_context_.deadline());
+    requests_.Begin(FlowOf(server_context_), ToDeadline(server_context_.deadline()));
     context_.metrics.AddStreams(1);
     context_.calls.AddListener(this);
     Advance();
@@ -92,7 +92,7 @@ class StreamCall final : public Call, private StopListener, private ChunkedReque
   void Accept(std::shared_ptr<StreamMessage> message) {
     const absl::Status status = message->bytes.Parse(incoming_, &message->request);
     incoming_.Clear();
-    if (status.ok()) return requests_.Accept(std::move(message), deadline_);
+    if (status.ok()) return requests_.Accept(std::move(message));
     // Without an id nobody can be answered, and what else this client sends cannot be trusted.
     context_.metrics.RecordRejected(RejectReason::kInvalid);
     context_.metrics.RecordMalformed(Direction::kForward);
@@ -146,17 +146,12 @@ class StreamCall final : public Call, private StopListener, private ChunkedReque
   void OnAlarm(bool) {
     const absl::Time now = context_.clock.Now();
     bool reading = false;
-    bool stalled = false;
     {
       const std::lock_guard lock(mutex_);
       alarm_at_ = absl::InfiniteFuture();
       alarm_set_ = false;
       reading = read_outstanding_;
-      stalled = writing_.has_value() && write_started_ + context_.stream.stall_timeout <= now;
-      if (stalled) write_started_ = now;
     }
-    // Nothing can be said to a client that takes nothing.
-    if (stalled) server_context_.TryCancel();
     requests_.Expire(now, reading);
     Advance();
   }
@@ -202,13 +197,8 @@ class StreamCall final : public Call, private StopListener, private ChunkedReque
   /// Has OnAlarm called no later than the next timeout. An alarm that is set must go off, or be
   /// cancelled, before it can be set anew.
   void SetAlarm() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    absl::Time wanted = absl::InfiniteFuture();
-    if (!finishing_) {
-      wanted = requests_.NextTimeout(read_outstanding_);
-      if (writing_.has_value()) {
-        wanted = std::min(wanted, write_started_ + context_.stream.stall_timeout);
-      }
-    }
+    const absl::Time wanted =
+        finishing_ ? absl::InfiniteFuture() : requests_.NextTimeout(read_outstanding_);
     if (alarm_set_) {
       if (wanted < alarm_at_ || finishing_) alarm_.Cancel();
       return;
@@ -223,6 +213,7 @@ class StreamCall final : public Call, private StopListener, private ChunkedReque
   grpc::ServerCompletionQueue& queue_;
   const ServingContext& context_;
   grpc::ServerContext server_context_;
+  UnsentResponses::OfCall unsent_{context_.unsent, server_context_};
   grpc::ServerAsyncReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer> stream_{&server_context_};
   CallEvent<StreamCall> arrived_{this, &StreamCall::OnArrived};
   CallEvent<StreamCall> done_{this, &StreamCall::OnDone};
@@ -231,7 +222,6 @@ class StreamCall final : public Call, private StopListener, private ChunkedReque
   CallEvent<StreamCall> finished_{this, &StreamCall::OnFinished};
   CallEvent<StreamCall> timed_out_{this, &StreamCall::OnAlarm};
   grpc::ByteBuffer incoming_;  // written by gRPC while a Read is outstanding
-  absl::Time deadline_;        // set on arrival
   bool open_ = false;          // set on arrival
 
   std::mutex mutex_;

@@ -358,7 +358,7 @@ TEST_F(ChunkedViolationsTest, HalfATensorAndThenSilence) {
 
 TEST_F(ChunkedViolationsTest, ClientThatNeverReadsLosesItsStream) {
   InProcessServerOptions options;
-  options.grpc.stream_stall_timeout = absl::Milliseconds(200);
+  options.grpc.write_timeout = absl::Milliseconds(200);
   options.grpc.stream_window_bytes = 1 << 20;
   Start(options);
   NormalizeRequest large = CanaryRequest();

@@ -20,13 +20,13 @@ class ReservationTest : public SchedulerFixture {
 TEST_F(ReservationTest, CountsUntilItGoes) {
   options_.max_in_flight_bytes = 1000;
   AddExecutor();
-  auto first = scheduler().Reserve(600, 100);
+  auto first = scheduler().Reserve(1, 600, 100);
   ASSERT_TRUE(first.ok()) << first.status();
   EXPECT_EQ(InFlightBytes(), 600);
-  const absl::Status full = scheduler().Reserve(401, 100).status();
+  const absl::Status full = scheduler().Reserve(1, 401, 100).status();
   EXPECT_EQ(full.code(), absl::StatusCode::kUnavailable);
   EXPECT_GT(RetryAfter(full), absl::ZeroDuration());
-  auto second = scheduler().Reserve(400, 100);
+  auto second = scheduler().Reserve(1, 400, 100);
   ASSERT_TRUE(second.ok());
   EXPECT_EQ(Refused(test::JobBuilder(test::RmsNormProblem(1, 4))).code(),
             absl::StatusCode::kUnavailable);
@@ -38,10 +38,11 @@ TEST_F(ReservationTest, CountsUntilItGoes) {
 
 TEST_F(ReservationTest, JobsThatNoDeviceTakesAreRefusedBeforeTheyCome) {
   AddExecutor({.max_batch_bytes = 1000});
-  EXPECT_EQ(scheduler().Reserve(5000, 1001).status().code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_TRUE(scheduler().Reserve(5000, 1000).ok());
+  EXPECT_EQ(scheduler().Reserve(1, 5000, 1001).status().code(),
+            absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(scheduler().Reserve(1, 5000, 1000).ok());
   executors_[0]->set_healthy(false);
-  EXPECT_EQ(scheduler().Reserve(5000, 1000).status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(scheduler().Reserve(1, 5000, 1000).status().code(), absl::StatusCode::kUnavailable);
 }
 
 TEST_F(ReservationTest, ItsJobsAreNotCountedAgainAndPassAFullQueue) {
@@ -51,7 +52,7 @@ TEST_F(ReservationTest, ItsJobsAreNotCountedAgainAndPassAFullQueue) {
   SubmitRows(1);
   SubmitRows(1);
   const int64_t before = InFlightBytes();
-  auto reservation = scheduler().Reserve(1000 - before, 100);
+  auto reservation = scheduler().Reserve(1, 1000 - before, 100);
   ASSERT_TRUE(reservation.ok());
   const auto outcome = std::make_shared<test::JobOutcome>();
   auto job = ReservedJob(outcome, 2);
@@ -67,7 +68,7 @@ TEST_F(ReservationTest, ItsJobsAreNotCountedAgainAndPassAFullQueue) {
 TEST_F(ReservationTest, DrainingRefusesNewOnes) {
   AddExecutor();
   scheduler().StartDraining();
-  EXPECT_EQ(scheduler().Reserve(1, 1).status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(scheduler().Reserve(1, 1, 1).status().code(), absl::StatusCode::kUnavailable);
 }
 
 }  // namespace
