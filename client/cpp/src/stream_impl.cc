@@ -267,9 +267,9 @@ void NormalizeStream::Impl::Handle(Event event, bool ok) {
 }
 
 void NormalizeStream::Impl::Complete(const grpc::ByteBuffer& buffer) {
-  wire::ReceivedMessage received;
+  auto received = std::make_shared<wire::ReceivedMessage>();
   norm::v1::StreamResponse response;
-  if (absl::Status status = received.Parse(buffer, &response); !status.ok()) {
+  if (absl::Status status = received->Parse(buffer, &response); !status.ok()) {
     // Which request it answers is unknown: those in flight end by their deadlines.
     return;
   }

@@ -64,7 +64,9 @@ class NormalizeStreamTest : public ::testing::Test {
   static RmsNormRequest Request(float value, int64_t count = 4) {
     return {.x = Filled(value, count).view()};
   }
-  static float First(const Tensor& tensor) { return (*tensor.Values<float>())[0]; }
+  static float First(const ResultTensor& tensor) {
+    return (*tensor.ToTensor()->Values<float>())[0];
+  }
 
   FakeServer server_;
   std::unique_ptr<Client> client_;
