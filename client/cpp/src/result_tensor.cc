@@ -28,6 +28,22 @@ absl::StatusOr<ResultTensor> ResultTensor::Over(absl::Span<const Run> runs, DTyp
   return tensor;
 }
 
+ResultTensor ResultTensor::Of(Tensor tensor) {
+  struct Whole {
+    explicit Whole(Tensor held) : tensor(std::move(held)), run(tensor.bytes()) {}
+    Tensor tensor;
+    Run run;
+  };
+  auto whole = std::make_shared<const Whole>(std::move(tensor));
+  ResultTensor result;
+  result.dtype_ = whole->tensor.dtype();
+  result.shape_ = whole->tensor.shape();
+  result.elements_ = whole->tensor.elements();
+  result.runs_ = absl::MakeConstSpan(&whole->run, 1);
+  result.owner_ = std::move(whole);
+  return result;
+}
+
 void ResultTensor::CopyTo(std::byte* destination) const {
   for (const Run run : runs_) {
     if (run.empty()) continue;

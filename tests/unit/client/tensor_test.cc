@@ -215,6 +215,15 @@ TEST(ResultTensorTest, KeepsItsBuffersWhileACopyLives) {
   EXPECT_TRUE(watched.expired());
 }
 
+TEST(ResultTensorTest, SharesAWholeTensor) {
+  const Tensor tensor = *Tensor::CopyOf(TensorView::Of(std::vector<float>{1, 2, 3, 4}, {2, 2}));
+  const ResultTensor result = ResultTensor::Of(tensor);
+  EXPECT_EQ(result.shape(), tensor.shape());
+  ASSERT_EQ(result.runs().size(), 1U);
+  EXPECT_EQ(result.runs()[0], tensor.bytes());
+  EXPECT_EQ(result.runs()[0].data(), tensor.bytes().data());
+}
+
 TEST(ResultTensorTest, RefusesAShapeOfOtherSize) {
   const Received received;
   for (const std::vector<int64_t>& shape :

@@ -29,6 +29,9 @@ class ResultTensor {
                                            std::vector<int64_t> shape,
                                            std::shared_ptr<const void> owner);
 
+  /// The bytes of `tensor`, in one run and shared.
+  static ResultTensor Of(Tensor tensor);
+
   DType dtype() const { return dtype_; }
   const std::vector<int64_t>& shape() const { return shape_; }
   int64_t elements() const { return elements_; }
