@@ -33,7 +33,7 @@ NormalizeStream::Impl::Impl(std::shared_ptr<grpc::Channel> channel, const Stream
     thread_ = std::thread([this] { Run(); });
   } catch (const std::system_error& error) {
     const std::lock_guard lock(mutex_);
-    closed_ = true;
+    ended_ = closed_ = true;
     final_status_ = absl::ResourceExhaustedError(
         absl::StrCat("no thread can be started for it: ", error.what()));
     return;
@@ -105,7 +105,7 @@ absl::Status NormalizeStream::Impl::Enqueue(uint64_t id, const grpc::ByteBuffer&
   std::unique_lock lock(mutex_);
   if (std::this_thread::get_id() != thread_.get_id()) {
     const auto has_room = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-      return unsent_bytes_ + writing_bytes_ <= max_unsent_bytes_ || closed_ || half_close_wanted_;
+      return unsent_bytes_ + writing_bytes_ <= max_unsent_bytes_ || ended_ || half_close_wanted_;
     };
     if (!changed_.wait_until(lock, absl::ToChronoTime(deadline), has_room)) {
       return absl::DeadlineExceededError(absl::StrCat("the deadline passed while ", unsent_bytes_,
@@ -122,7 +122,7 @@ absl::Status NormalizeStream::Impl::Enqueue(uint64_t id, const grpc::ByteBuffer&
 }
 
 absl::Status NormalizeStream::Impl::Refusal() const {
-  if (closed_) {
+  if (ended_) {
     return absl::UnavailableError(absl::StrCat("the stream has ended: ", final_status_.message()));
   }
   if (half_close_wanted_)
@@ -327,13 +327,16 @@ void NormalizeStream::Impl::Close() {
     unsent_.clear();
     unsent_bytes_ = 0;
     if (cancelled_) status = absl::CancelledError("the stream was cancelled by its owner");
+    // From here on nobody would complete a request.
+    ended_ = true;
+    final_status_ = status;
+    changed_.notify_all();
   }
   const absl::Status reason =
       status.ok() ? absl::UnavailableError("the server closed the stream before it answered")
                   : status;
   for (const Callback& done : failed) Fail(done, reason);
   const std::lock_guard lock(mutex_);
-  final_status_ = status;
   closed_ = true;
   changed_.notify_all();
 }

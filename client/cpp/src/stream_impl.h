@@ -100,7 +100,8 @@ class NormalizeStream::Impl {
   bool half_closed_ ABSL_GUARDED_BY(mutex_) = false;
   bool kicked_ ABSL_GUARDED_BY(mutex_) = false;
   bool finishing_ ABSL_GUARDED_BY(mutex_) = false;
-  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;   // takes no request: the server has ended it
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;  // and every request has completed
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Time awake_at_ ABSL_GUARDED_BY(mutex_) =
       absl::InfiniteFuture();  // when the thread wakes without an event
