@@ -167,7 +167,7 @@ void ChunkedRequest::Pump() {
       --running_jobs_;
       EndLocked(status);
     }
-    stream_.JobEnded();
+    stream_.JobEnded(/*here=*/true);
   }
 }
 
@@ -208,7 +208,7 @@ std::unique_ptr<Job> ChunkedRequest::MakeJob(int64_t rows) {
     Stream& stream = self->stream_;
     self->OnJobDone(*piece, std::move(result));
     self.reset();
-    stream.JobEnded();
+    stream.JobEnded(/*here=*/false);
   };
   started_rows_ += rows;
   ++started_jobs_;

@@ -40,9 +40,9 @@ class ChunkedRequest final : public std::enable_shared_from_this<ChunkedRequest>
   class Stream {
    public:
     /// A job begins, and ends; the stream lives between. After the second there may be something to
-    /// write.
+    /// write, `here` on this thread or else on one of the stream.
     virtual void JobStarts() = 0;
-    virtual void JobEnded() = 0;
+    virtual void JobEnded(bool here) = 0;
 
    protected:
     ~Stream() = default;

@@ -122,8 +122,9 @@ void StreamRequests::AcceptWhole(std::shared_ptr<StreamMessage> message, absl::T
   }
   auto done = [this, one](JobResult result) {
     ChunkedRequest::Stream& stream = stream_;
+    const bool here = SentAtOnce(result);
     OnJobDone(*one, std::move(result));
-    stream.JobEnded();
+    stream.JobEnded(here);
   };
   stream_.JobStarts();
   absl::Status status;
@@ -142,7 +143,7 @@ void StreamRequests::AcceptWhole(std::shared_ptr<StreamMessage> message, absl::T
   }
   if (!status.ok()) {
     Complete(*one, status, ErrorResponse(one->id(), status));
-    stream_.JobEnded();
+    stream_.JobEnded(/*here=*/true);
   }
 }
 

@@ -28,8 +28,8 @@ namespace {
 class StreamCall final : public Call, private StopListener, private ChunkedRequest::Stream {
  public:
   static void Arm(NormalizationAsyncService& service, grpc::ServerCompletionQueue& queue,
-                  const ServingContext& context) {
-    auto* call = new StreamCall(service, queue, context);
+                  QueueInbox& inbox, const ServingContext& context) {
+    auto* call = new StreamCall(service, queue, inbox, context);
     call->server_context_.AsyncNotifyWhenDone(call->done_.Tag());
     service.RequestNormalizeStream(&call->server_context_, &call->stream_, &queue, &queue,
                                    call->arrived_.Tag());
@@ -40,10 +40,11 @@ class StreamCall final : public Call, private StopListener, private ChunkedReque
   enum class Reading { kOpen, kRowsOnly, kEnded };
 
   StreamCall(NormalizationAsyncService& service, grpc::ServerCompletionQueue& queue,
-             const ServingContext& context)
+             QueueInbox& inbox, const ServingContext& context)
       : Call(context.calls),
         service_(service),
         queue_(queue),
+        inbox_(inbox),
         context_(context),
         requests_(context, *this, unsent_) {}
 
@@ -54,10 +55,15 @@ class StreamCall final : public Call, private StopListener, private ChunkedReque
   }
 
   void JobStarts() override { Ref(); }
-  void JobEnded() override {
-    Advance();
+  void JobEnded(bool here) override {
+    if (here) {
+      Advance();
+    } else {
+      inbox_.Post(posted_.Event());
+    }
     Unref();
   }
+  void OnPosted(bool) { Advance(); }
 
   void OnArrived(bool ok) {
     if (!ok) {
@@ -65,7 +71,7 @@ class StreamCall final : public Call, private StopListener, private ChunkedReque
       return;
     }
     Begin();
-    Arm(service_, queue_, context_);
+    Arm(service_, queue_, inbox_, context_);
     open_ = true;
     requests_.Begin(FlowOf(server_context_), ToDeadline(server_context_.deadline()));
     context_.metrics.AddStreams(1);
@@ -211,6 +217,7 @@ class StreamCall final : public Call, private StopListener, private ChunkedReque
 
   NormalizationAsyncService& service_;
   grpc::ServerCompletionQueue& queue_;
+  QueueInbox& inbox_;
   const ServingContext& context_;
   grpc::ServerContext server_context_;
   UnsentResponses::OfCall unsent_{context_.unsent, server_context_};
@@ -220,6 +227,7 @@ class StreamCall final : public Call, private StopListener, private ChunkedReque
   CallEvent<StreamCall> read_{this, &StreamCall::OnRead};
   CallEvent<StreamCall> written_{this, &StreamCall::OnWritten};
   CallEvent<StreamCall> finished_{this, &StreamCall::OnFinished};
+  CallEvent<StreamCall> posted_{this, &StreamCall::OnPosted};
   CallEvent<StreamCall> timed_out_{this, &StreamCall::OnAlarm};
   grpc::ByteBuffer incoming_;  // written by gRPC while a Read is outstanding
   bool open_ = false;          // set on arrival
@@ -242,8 +250,8 @@ class StreamCall final : public Call, private StopListener, private ChunkedReque
 }  // namespace
 
 void ArmStreamCall(NormalizationAsyncService& service, grpc::ServerCompletionQueue& queue,
-                   const ServingContext& context) {
-  StreamCall::Arm(service, queue, context);
+                   QueueInbox& inbox, const ServingContext& context) {
+  StreamCall::Arm(service, queue, inbox, context);
 }
 
 }  // namespace norm::server

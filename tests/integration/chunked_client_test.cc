@@ -33,18 +33,20 @@ Tensor Random(DType dtype, std::vector<int64_t> shape, uint64_t seed) {
   return *Cast(f32, dtype);
 }
 
-std::string Bits(const Tensor& tensor) {
-  return {reinterpret_cast<const char*>(tensor.bytes().data()), tensor.bytes().size()};
+std::string Bits(const ResultTensor& tensor) {
+  std::string bytes(static_cast<size_t>(tensor.size_bytes()), '\0');
+  tensor.CopyTo(reinterpret_cast<std::byte*>(bytes.data()));
+  return bytes;
 }
 
-void ExpectSame(const char* name, const Tensor& whole, const Tensor& rows) {
+void ExpectSame(const char* name, const ResultTensor& whole, const ResultTensor& rows) {
   EXPECT_EQ(whole.dtype(), rows.dtype()) << name;
   EXPECT_EQ(whole.shape(), rows.shape()) << name;
   EXPECT_TRUE(Bits(whole) == Bits(rows)) << "bits of " << name;
 }
 
-void ExpectSame(const char* name, const std::optional<Tensor>& whole,
-                const std::optional<Tensor>& rows) {
+void ExpectSame(const char* name, const std::optional<ResultTensor>& whole,
+                const std::optional<ResultTensor>& rows) {
   ASSERT_EQ(whole.has_value(), rows.has_value()) << name;
   if (whole.has_value()) ExpectSame(name, *whole, *rows);
 }

@@ -135,7 +135,7 @@ int Run() {
           result->timing.device.c_str(), result->timing.queue_us / 1e3,
           result->timing.copy_in_us / 1e3, result->timing.kernel_us / 1e3,
           result->timing.copy_out_us / 1e3);
-      if (round == 0) error = std::max(error, LargestError(x, result->y, hidden));
+      if (round == 0) error = std::max(error, LargestError(x, *result->y.ToTensor(), hidden));
     }
   }
   rusage usage{};

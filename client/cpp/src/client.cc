@@ -79,9 +79,9 @@ class Client::Impl {
     absl::StatusOr<grpc::ByteBuffer> reply =
         Call(UnaryCall{method, *buffer, *deadline, options.progress});
     if (!reply.ok()) return reply.status();
-    wire::ReceivedMessage received;
+    auto received = std::make_shared<wire::ReceivedMessage>();
     Response response;
-    if (absl::Status status = received.Parse(*reply, &response); !status.ok()) {
+    if (absl::Status status = received->Parse(*reply, &response); !status.ok()) {
       return absl::InternalError(
           absl::StrCat("the server's reply cannot be read: ", status.message()));
     }

@@ -1,7 +1,8 @@
-// Received messages as typed results that own their tensors.
+// Received messages as typed results around the tensor bytes in their buffers.
 #pragma once
 
 #include <map>
+#include <memory>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -12,14 +13,15 @@
 namespace norm::client {
 
 using RowTensors = std::map<std::string, Tensor>;
+using SharedMessage = std::shared_ptr<const wire::ReceivedMessage>;
 
-/// Copies each tensor once, out of the receive buffers. Errors: INTERNAL when the server broke the
+/// The tensors keep `received` alive and copy nothing. Errors: INTERNAL when the server broke the
 /// contract (a missing output, an unknown dtype, a byte count that does not match the shape).
 /// `rows`: tensors that came in rows before this final response, by name.
-absl::StatusOr<ForwardResult> Decode(const wire::ReceivedMessage& received,
+absl::StatusOr<ForwardResult> Decode(const SharedMessage& received,
                                      const norm::v1::NormalizeResponse& message,
                                      RowTensors rows = {});
-absl::StatusOr<BackwardResult> Decode(const wire::ReceivedMessage& received,
+absl::StatusOr<BackwardResult> Decode(const SharedMessage& received,
                                       const norm::v1::NormalizeBackwardResponse& message,
                                       RowTensors rows = {});
 

@@ -33,7 +33,7 @@ NormalizeStream::Impl::Impl(std::shared_ptr<grpc::Channel> channel, const Stream
     thread_ = std::thread([this] { Run(); });
   } catch (const std::system_error& error) {
     const std::lock_guard lock(mutex_);
-    closed_ = true;
+    ended_ = closed_ = true;
     final_status_ = absl::ResourceExhaustedError(
         absl::StrCat("no thread can be started for it: ", error.what()));
     return;
@@ -61,7 +61,7 @@ void NormalizeStream::Impl::Fail(const Callback& done, const absl::Status& statu
 }
 
 absl::Status NormalizeStream::Impl::Refusal() const {
-  if (closed_) {
+  if (ended_) {
     return absl::UnavailableError(absl::StrCat("the stream has ended: ", final_status_.message()));
   }
   if (half_close_wanted_)
@@ -185,9 +185,9 @@ void NormalizeStream::Impl::Handle(Event event, bool ok) {
 }
 
 void NormalizeStream::Impl::Receive(const grpc::ByteBuffer& buffer) {
-  wire::ReceivedMessage received;
+  auto received = std::make_shared<wire::ReceivedMessage>();
   norm::v1::StreamResponse response;
-  if (absl::Status status = received.Parse(buffer, &response); !status.ok()) {
+  if (absl::Status status = received->Parse(buffer, &response); !status.ok()) {
     // Which request it answers is unknown: those in flight end by their deadlines.
     return;
   }
@@ -201,7 +201,7 @@ void NormalizeStream::Impl::Receive(const grpc::ByteBuffer& buffer) {
       const std::shared_ptr<RowTransfer> rows = found->second.rows;
       const std::shared_ptr<TransferProgress> progress = found->second.progress;
       lock.unlock();
-      return ReceiveRows(response.id(), received, response.rows(), rows.get(), progress.get());
+      return ReceiveRows(response.id(), *received, response.rows(), rows.get(), progress.get());
     }
     pending = Remove(response.id());
   }
@@ -225,7 +225,7 @@ void NormalizeStream::Impl::ReceiveRows(uint64_t id, const wire::ReceivedMessage
   Fail(failed.done, status);
 }
 
-void NormalizeStream::Impl::Complete(const wire::ReceivedMessage& received,
+void NormalizeStream::Impl::Complete(const SharedMessage& received,
                                      const norm::v1::StreamResponse& response,
                                      const Pending& pending) {
   if (absl::Status status = ToAbslStatus(response.status()); !status.ok())
@@ -280,13 +280,16 @@ void NormalizeStream::Impl::Close() {
     open_transfers_ = 0;
     unsent_bytes_ = 0;
     if (cancelled_) status = absl::CancelledError("the stream was cancelled by its owner");
+    // From here on nobody would complete a request.
+    ended_ = true;
+    final_status_ = status;
+    changed_.notify_all();
   }
   const absl::Status reason =
       status.ok() ? absl::UnavailableError("the server closed the stream before it answered")
                   : status;
   for (const Callback& done : failed) Fail(done, reason);
   const std::lock_guard lock(mutex_);
-  final_status_ = status;
   closed_ = true;
   changed_.notify_all();
 }

@@ -23,6 +23,7 @@
 #include "norm/v1/normalization.pb.h"
 #include "proto/codec/message_reader.h"
 #include "proto/codec/message_writer.h"
+#include "result_decoder.h"
 #include "row_transfer.h"
 
 namespace norm::client {
@@ -78,8 +79,8 @@ class NormalizeStream::Impl {
                    const norm::v1::OutputRows& rows, RowTransfer* transfer,
                    TransferProgress* progress);
   /// The result of a final response.
-  static void Complete(const wire::ReceivedMessage& received,
-                       const norm::v1::StreamResponse& response, const Pending& pending);
+  static void Complete(const SharedMessage& received, const norm::v1::StreamResponse& response,
+                       const Pending& pending);
   /// Takes a request out. What the server still expects of it is called off.
   Pending Remove(uint64_t id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ExpireRequests();
@@ -120,7 +121,8 @@ class NormalizeStream::Impl {
   bool half_closed_ ABSL_GUARDED_BY(mutex_) = false;
   bool kicked_ ABSL_GUARDED_BY(mutex_) = false;
   bool finishing_ ABSL_GUARDED_BY(mutex_) = false;
-  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;   // takes no request: the server has ended it
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;  // and every request has completed
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Time awake_at_ ABSL_GUARDED_BY(mutex_) =
       absl::InfiniteFuture();  // when the thread wakes without an event

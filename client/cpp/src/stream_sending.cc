@@ -59,7 +59,7 @@ absl::Status NormalizeStream::Impl::Enqueue(uint64_t id, const grpc::ByteBuffer&
   std::unique_lock lock(mutex_);
   if (std::this_thread::get_id() != thread_.get_id()) {
     const auto has_room = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-      return unsent_bytes_ + writing_bytes_ <= options_.max_unsent_bytes || closed_ ||
+      return unsent_bytes_ + writing_bytes_ <= options_.max_unsent_bytes || ended_ ||
              half_close_wanted_;
     };
     if (!changed_.wait_until(lock, absl::ToChronoTime(deadline), has_room)) {

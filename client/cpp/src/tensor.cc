@@ -8,6 +8,7 @@
 #include "absl/numeric/int128.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "element_count.h"
 
 namespace norm::client {
 namespace {
@@ -22,29 +23,6 @@ std::vector<int64_t> ContiguousStrides(const std::vector<int64_t>& shape) {
                                           static_cast<uint64_t>(shape[i - 1]));
   }
   return strides;
-}
-
-/// Elements of a shape, or an error for one that no tensor can have.
-absl::StatusOr<int64_t> CountElements(const std::vector<int64_t>& shape, size_t element_size) {
-  if (shape.empty())
-    return absl::InvalidArgumentError("rank 0 is not a tensor: at least one dimension is needed");
-  bool empty = false;
-  for (size_t i = 0; i < shape.size(); ++i) {
-    if (shape[i] < 0)
-      return absl::InvalidArgumentError(absl::StrCat("dimension ", i, " is negative: ", shape[i]));
-    empty = empty || shape[i] == 0;
-  }
-  if (empty) return 0;
-  const int64_t limit = INT64_MAX / static_cast<int64_t>(element_size);
-  int64_t count = 1;
-  for (int64_t dimension : shape) {
-    if (count > limit / dimension) {
-      return absl::InvalidArgumentError(absl::StrCat("shape [", absl::StrJoin(shape, ","),
-                                                     "] has more bytes than 63 bits can count"));
-    }
-    count *= dimension;
-  }
-  return count;
 }
 
 template <typename T>
@@ -125,7 +103,7 @@ TensorView TensorView::OwnedBy(std::shared_ptr<const void> owner) const {
 
 absl::Status TensorView::Validate() const {
   const size_t element_size = DTypeSize(dtype_);
-  absl::StatusOr<int64_t> elements = CountElements(shape_, element_size);
+  absl::StatusOr<int64_t> elements = CountElements(shape_, dtype_);
   if (!elements.ok()) return elements.status();
   if (strides_.size() != shape_.size()) {
     return absl::InvalidArgumentError(absl::StrCat("number of strides ", strides_.size(),
@@ -201,7 +179,7 @@ void TensorView::CopyTo(std::byte* destination) const {
 }
 
 absl::StatusOr<Tensor> Tensor::Allocate(DType dtype, std::vector<int64_t> shape) {
-  absl::StatusOr<int64_t> elements = CountElements(shape, DTypeSize(dtype));
+  absl::StatusOr<int64_t> elements = CountElements(shape, dtype);
   if (!elements.ok()) return elements.status();
   const size_t size_bytes = static_cast<size_t>(*elements) * DTypeSize(dtype);
   auto* memory = static_cast<std::byte*>(

@@ -74,6 +74,8 @@ class RowStreamTest : public ::testing::Test {
     return {reinterpret_cast<const char*>(tensor.bytes().data()), tensor.bytes().size()};
   }
 
+  static std::string Bytes(const ResultTensor& tensor) { return Bytes(*tensor.ToTensor()); }
+
   /// What a call gets from a server that answers the header with these responses.
   absl::Status StatusAfter(const std::vector<v1::StreamResponse>& responses) {
     server_.on_stream = [&](grpc::ServerContext&, ServerStream& stream) {
