@@ -1,7 +1,6 @@
 #include "server/device/cuda_batch_executor.h"
 
 #include <algorithm>
-#include <cstring>
 #include <exception>
 #include <utility>
 
@@ -9,7 +8,6 @@
 #include "norm/cuda/cuda_status.h"
 #include "norm/cuda/device_guard.h"
 #include "server/device/batch_record.h"
-#include "server/device/cuda_kernel_call.h"
 #include "server/device/cuda_memory.h"
 #include "server/device/kernel_status.h"
 #include "server/scheduler/scheduler.h"
@@ -17,9 +15,6 @@
 namespace norm::server {
 namespace {
 
-// Gathered bytes that are worth a copy of their own: 2 MiB take about 0.2 ms to gather and 40 us to
-// copy, against 3 us to enqueue.
-constexpr int64_t kCopyChunkBytes = int64_t{2} << 20;
 // Slabs up to this size are there before the first request: two of each power of two per slot.
 constexpr int64_t kPrewarmedBytes = int64_t{1} << 20;
 // Polls without result before the completion thread sleeps between them.
@@ -36,7 +31,9 @@ absl::StatusOr<std::unique_ptr<CudaBatchExecutor>> CudaBatchExecutor::Create(
     if (!slot.ok()) {
       return ToAbslStatus(slot.status());
     }
-    executor->slots_.push_back(std::make_unique<Slot>(std::move(slot).value()));
+    executor->slots_.push_back(std::make_unique<Slot>(
+        std::move(slot).value(), CudaFlightResources{executor->pinned_, executor->device_,
+                                                     executor->copier_, options.ways}));
   }
   // An input and an output for each slot.
   executor->pinned_.Prewarm(kPrewarmedBytes, 2 * options.slots);
@@ -59,7 +56,8 @@ CudaBatchExecutor::CudaBatchExecutor(const CudaBatchExecutorOptions& options, Me
       device_(DeviceMemory(options.ordinal), options.device_budget_bytes,
               [&metrics, index = options.device_index](PoolUsage usage) {
                 metrics.SetDevicePool(index, usage.used_bytes, usage.free_bytes);
-              }) {}
+              }),
+      copier_(options.copy_helpers) {}
 
 CudaBatchExecutor::~CudaBatchExecutor() {
   {
@@ -100,11 +98,11 @@ void CudaBatchExecutor::RunSlot(Slot& slot) {
       if (queue_.empty()) {
         return;
       }
-      slot.flight.work = std::move(queue_.front());
+      slot.work = std::move(queue_.front());
       queue_.pop_front();
       slot.busy = true;
     }
-    slot.flight.start = std::chrono::steady_clock::now();
+    slot.start = std::chrono::steady_clock::now();
     absl::Status status;
     if (!device.status().ok()) {
       status = Judge(device.status());
@@ -112,7 +110,7 @@ void CudaBatchExecutor::RunSlot(Slot& slot) {
       status = LostError();
     } else {
       try {
-        status = Enqueue(slot);
+        status = Launch(slot);
       } catch (const std::exception& error) {
         status = absl::InternalError(absl::StrCat("CUDA batch failed: ", error.what()));
       }
@@ -129,82 +127,13 @@ void CudaBatchExecutor::RunSlot(Slot& slot) {
   }
 }
 
-absl::Status CudaBatchExecutor::Enqueue(Slot& slot) {
-  Flight& flight = slot.flight;
-  MakeBatchLayout(*flight.work.batch, flight.layout);
-  if (absl::Status status = LeaseMemory(flight); !status.ok()) {
+absl::Status CudaBatchExecutor::Launch(Slot& slot) {
+  const Batch& batch = *slot.work.batch;
+  if (absl::Status status = slot.flight.Prepare(batch); !status.ok()) {
     return status;
   }
-  AddSegments(flight.device_input.get(), flight.device_output.get(), flight.layout, flight.call);
-  const size_t workspace_bytes = flight.call.empty() ? 0 : CudaWorkspaceBytes(flight.call);
-  if (workspace_bytes > 0) {
-    auto workspace = device_.Lease(static_cast<int64_t>(workspace_bytes));
-    if (!workspace.ok()) {
-      return workspace.status();
-    }
-    flight.device_workspace = *std::move(workspace);
-  }
-  const Status status = [&]() -> Status {
-    NORM_RETURN_IF_ERROR(GatherAndCopyIn(slot));
-    NORM_RETURN_IF_ERROR(slot.cuda.BeginCompute());
-    if (!flight.call.empty()) {
-      NORM_RETURN_IF_ERROR(EnqueueOnCuda(
-          flight.call, {flight.device_workspace.get(), workspace_bytes}, slot.cuda.compute()));
-    }
-    NORM_RETURN_IF_ERROR(slot.cuda.BeginCopyOut());
-    NORM_RETURN_IF_ERROR(CopyOut(slot));
-    return slot.cuda.End();
-  }();
+  const Status status = slot.flight.Enqueue(batch);
   return status.ok() ? absl::OkStatus() : Judge(status);
-}
-
-absl::Status CudaBatchExecutor::LeaseMemory(Flight& flight) {
-  struct Want {
-    BufferPool& pool;
-    int64_t bytes;
-    std::shared_ptr<std::byte>& lease;
-  };
-  const Want wants[] = {
-      {pinned_, flight.layout.input_bytes, flight.pinned_input},
-      {pinned_, flight.layout.output_bytes, flight.pinned_output},
-      {device_, flight.layout.input_bytes, flight.device_input},
-      {device_, flight.layout.output_bytes, flight.device_output},
-  };
-  for (const Want& want : wants) {
-    auto lease = want.pool.Lease(want.bytes);
-    if (!lease.ok()) {
-      return lease.status();
-    }
-    want.lease = *std::move(lease);
-  }
-  return absl::OkStatus();
-}
-
-Status CudaBatchExecutor::GatherAndCopyIn(Slot& slot) {
-  Flight& flight = slot.flight;
-  NORM_RETURN_IF_ERROR(slot.cuda.BeginCopyIn());
-  std::byte* const pinned = flight.pinned_input.get();
-  std::byte* const device = flight.device_input.get();
-  int64_t copied = 0;
-  const auto copy_up_to = [&](int64_t end) {
-    const int64_t start = std::exchange(copied, end);
-    return slot.cuda.CopyIn(device + start, pinned + start, static_cast<size_t>(end - start));
-  };
-  PlanGather(*flight.work.batch, flight.layout, flight.pieces);
-  for (const CopyPiece& piece : flight.pieces) {
-    std::memcpy(pinned + piece.to, piece.from.data(), piece.from.size());
-    const int64_t end = piece.to + static_cast<int64_t>(piece.from.size());
-    if (end - copied >= kCopyChunkBytes) {
-      NORM_RETURN_IF_ERROR(copy_up_to(end));
-    }
-  }
-  return copied < flight.layout.input_bytes ? copy_up_to(flight.layout.input_bytes) : Status();
-}
-
-Status CudaBatchExecutor::CopyOut(Slot& slot) {
-  const Flight& flight = slot.flight;
-  return slot.cuda.CopyOut(flight.pinned_output.get(), flight.device_output.get(),
-                           static_cast<size_t>(flight.layout.output_bytes));
 }
 
 void CudaBatchExecutor::RunCompletions() {
@@ -235,7 +164,7 @@ void CudaBatchExecutor::RunCompletions() {
 }
 
 bool CudaBatchExecutor::PollSlot(Slot& slot) {
-  const Result<bool> done = slot.cuda.IsDone();
+  const Result<bool> done = slot.flight.IsDone();
   if (done.ok() && !done.value()) {
     return false;
   }
@@ -252,15 +181,14 @@ bool CudaBatchExecutor::PollSlot(Slot& slot) {
 }
 
 void CudaBatchExecutor::Succeed(Slot& slot) {
-  Flight& flight = slot.flight;
-  const Result<BatchTimes> times = slot.cuda.Times();
-  if (!times.ok()) {
-    Fail(slot, Judge(times.status()));
-    return;
-  }
+  Batch& batch = *slot.work.batch;
   try {
-    FillResults(flight.layout, flight.pinned_output, *flight.work.batch);
-    RecordBatch(flight.layout, times.value(), options_.device_index, *flight.work.batch, metrics_);
+    const Result<BatchTimes> times = slot.flight.Finish(batch);
+    if (!times.ok()) {
+      Fail(slot, Judge(times.status()));
+      return;
+    }
+    RecordBatch(slot.flight.layout(), times.value(), options_.device_index, batch, metrics_);
   } catch (const std::exception& error) {
     Fail(slot, absl::InternalError(absl::StrCat("CUDA batch failed: ", error.what())));
     return;
@@ -271,25 +199,18 @@ void CudaBatchExecutor::Succeed(Slot& slot) {
 void CudaBatchExecutor::Fail(Slot& slot, absl::Status status) {
   // What was enqueued before the failure may still use the memory; and a refusal may have been the
   // first sign of a poisoned context.
-  const Status rest = slot.cuda.Synchronize();
+  const Status rest = slot.flight.Synchronize();
   if (cuda::IsSticky(rest) && healthy()) {
     status = Judge(rest);
   }
-  FailResults(status, *slot.flight.work.batch);
+  FailResults(status, *slot.work.batch);
   HandBack(slot);
 }
 
-void CudaBatchExecutor::Flight::Release() {
-  for (auto* memory :
-       {&pinned_input, &pinned_output, &device_input, &device_output, &device_workspace}) {
-    memory->reset();
-  }
-}
-
 void CudaBatchExecutor::HandBack(Slot& slot) {
-  Work work = std::move(slot.flight.work);
+  Work work = std::move(slot.work);
   metrics_.AddSlotBusy(options_.device_index,
-                       absl::FromChrono(std::chrono::steady_clock::now() - slot.flight.start));
+                       absl::FromChrono(std::chrono::steady_clock::now() - slot.start));
   slot.flight.Release();
   {
     std::lock_guard lock(mutex_);

@@ -16,10 +16,9 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
-#include "server/device/batch_layout.h"
 #include "server/device/buffer_pool.h"
-#include "server/device/cuda_slot.h"
-#include "server/device/kernel_args.h"
+#include "server/device/cuda_flight.h"
+#include "server/device/host_copier.h"
 #include "server/observability/metrics.h"
 #include "server/scheduler/batch_executor.h"
 
@@ -35,11 +34,16 @@ struct CudaBatchExecutorOptions {
   // pinned memory, results that are still being sent.
   int64_t pinned_budget_bytes = int64_t{2} << 30;
   int64_t device_budget_bytes = int64_t{8} << 30;
+  // Threads that share the gathering of large batches with the slots' own.
+  int copy_helpers = 4;
+  CudaWays ways;
 };
 
-/// Stages:    a slot's thread leases memory, gathers the inputs into pinned memory and enqueues the
-///            copy in (chunk by chunk, while it gathers), the kernels and the copy out. One thread
-///            per GPU polls for the end of the batches in flight and calls `done`.
+/// Stages:    a slot's thread leases memory, gathers the inputs into pinned memory, with helpers
+///            where they are large, and enqueues the copy in (chunk by chunk, while it gathers), the
+///            kernels and the copy out. Small batches stay in pinned memory and are not copied;
+///            large mergeable ones go through in slices (CudaWays). One thread per GPU polls for
+///            the end of the batches in flight and calls `done`.
 /// Memory:    device memory and pinned inputs return to their pools before `done`; pinned outputs
 ///            when the last copy of their owner goes. No allocation while sizes repeat, no
 ///            device-wide synchronization.
@@ -67,32 +71,21 @@ class CudaBatchExecutor final : public BatchExecutor {
 
   PoolUsage pinned_usage() const { return pinned_.usage(); }
   PoolUsage device_usage() const { return device_.usage(); }
+  /// Bytes that this host's threads copied from requests; results are not copied.
+  int64_t host_copied_bytes() const { return copier_.copied_bytes(); }
 
  private:
   struct Work {
     std::unique_ptr<Batch> batch;
     BatchDone done;
   };
-  /// A batch on its way through a slot, with the memory that the device may be using.
-  struct Flight {
+  struct Slot {
+    Slot(CudaSlot slot, const CudaFlightResources& resources)
+        : flight(std::move(slot), resources) {}
+    // Its thread's until it is in flight, then the completion thread's.
+    CudaFlight flight;
     Work work;
     std::chrono::steady_clock::time_point start;
-    BatchLayout layout;
-    std::vector<CopyPiece> pieces;
-    KernelCall call;
-    std::shared_ptr<std::byte> pinned_input;
-    std::shared_ptr<std::byte> pinned_output;
-    std::shared_ptr<std::byte> device_input;
-    std::shared_ptr<std::byte> device_output;
-    std::shared_ptr<std::byte> device_workspace;
-
-    /// Returns the memory; layout, pieces and call keep theirs for the next batch.
-    void Release();
-  };
-  struct Slot {
-    explicit Slot(CudaSlot cuda_slot) : cuda(std::move(cuda_slot)) {}
-    CudaSlot cuda;
-    Flight flight;      // its thread's until it is in flight, then the completion thread's
     bool busy = false;  // guarded by mutex_
   };
 
@@ -101,10 +94,7 @@ class CudaBatchExecutor final : public BatchExecutor {
   void RunSlot(Slot& slot) ABSL_LOCKS_EXCLUDED(mutex_);
   void RunCompletions() ABSL_LOCKS_EXCLUDED(mutex_);
   /// Everything up to the last enqueued copy.
-  absl::Status Enqueue(Slot& slot);
-  absl::Status LeaseMemory(Flight& flight);
-  Status GatherAndCopyIn(Slot& slot);
-  Status CopyOut(Slot& slot);
+  absl::Status Launch(Slot& slot);
   /// True when the batch in the slot is over, well or not, and handed back.
   bool PollSlot(Slot& slot);
   void Succeed(Slot& slot);
@@ -118,6 +108,7 @@ class CudaBatchExecutor final : public BatchExecutor {
   Metrics& metrics_;
   BufferPool pinned_;
   BufferPool device_;
+  HostCopier copier_;
   std::atomic<bool> lost_{false};
 
   std::mutex mutex_;
