@@ -21,6 +21,18 @@ constexpr int64_t kPrewarmedBytes = int64_t{1} << 20;
 constexpr int kEagerPolls = 200;
 constexpr std::chrono::microseconds kPollInterval(20);
 
+/// ProblemBytes of the jobs, as far as they are not beyond `limit`.
+int64_t BytesUpTo(const Batch& batch, int64_t limit) {
+  int64_t bytes = 0;
+  for (const auto& job : batch.jobs) {
+    bytes += ProblemBytes(job->problem);
+    if (bytes > limit) {
+      break;
+    }
+  }
+  return bytes;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<CudaBatchExecutor>> CudaBatchExecutor::Create(
@@ -38,6 +50,9 @@ absl::StatusOr<std::unique_ptr<CudaBatchExecutor>> CudaBatchExecutor::Create(
   // An input and an output for each slot.
   executor->pinned_.Prewarm(kPrewarmedBytes, 2 * options.slots);
   executor->device_.Prewarm(kPrewarmedBytes, 2 * options.slots);
+  for (const auto& slot : executor->slots_) {
+    executor->idle_.push_back(slot.get());
+  }
   for (const auto& slot : executor->slots_) {
     executor->slot_threads_.emplace_back(
         [self = executor.get(), slot = slot.get()] { self->RunSlot(*slot); });
@@ -63,8 +78,8 @@ CudaBatchExecutor::~CudaBatchExecutor() {
   {
     std::lock_guard lock(mutex_);
     stopping_ = true;
+    WakeAll();
   }
-  work_changed_.notify_all();
   for (std::thread& thread : slot_threads_) {
     thread.join();
   }
@@ -80,12 +95,27 @@ CudaBatchExecutor::~CudaBatchExecutor() {
 }
 
 void CudaBatchExecutor::Start(std::unique_ptr<Batch> batch, BatchDone done) {
+  const bool here = BytesUpTo(*batch, options_.inline_bytes) <= options_.inline_bytes;
+  Slot* slot = nullptr;
   {
     std::lock_guard lock(mutex_);
-    queue_.push_back({std::move(batch), std::move(done)});
+    if (idle_.empty()) {
+      queue_.push_back({std::move(batch), std::move(done)});
+      return;
+    }
+    // The last one to become idle: what it touches is warm.
+    slot = idle_.back();
+    idle_.pop_back();
+    slot->work = {std::move(batch), std::move(done)};
+    if (!here) {
+      slot->assigned = true;
+      slot->wakeup.notify_one();
+    }
   }
-  // All: a slot whose batch is still in flight cannot take this one.
-  work_changed_.notify_all();
+  if (here) {
+    const cuda::DeviceGuard device(options_.ordinal);
+    Run(*slot, device.status());
+  }
 }
 
 void CudaBatchExecutor::RunSlot(Slot& slot) {
@@ -93,38 +123,35 @@ void CudaBatchExecutor::RunSlot(Slot& slot) {
   while (true) {
     {
       std::unique_lock lock(mutex_);
-      work_changed_.wait(
-          lock, [&] { return (!queue_.empty() && !slot.busy) || (queue_.empty() && stopping_); });
-      if (queue_.empty()) {
+      // Queued batches go to the slots that become free, this one among them.
+      slot.wakeup.wait(lock, [&] { return slot.assigned || (stopping_ && queue_.empty()); });
+      if (!slot.assigned) {
         return;
       }
-      slot.work = std::move(queue_.front());
-      queue_.pop_front();
-      slot.busy = true;
+      slot.assigned = false;
     }
-    slot.start = std::chrono::steady_clock::now();
-    absl::Status status;
-    if (!device.status().ok()) {
-      status = Judge(device.status());
-    } else if (!healthy()) {
-      status = LostError();
-    } else {
-      try {
-        status = Launch(slot);
-      } catch (const std::exception& error) {
-        status = absl::InternalError(absl::StrCat("CUDA batch failed: ", error.what()));
-      }
-    }
-    if (!status.ok()) {
-      Fail(slot, std::move(status));
-      continue;
-    }
-    {
-      std::lock_guard lock(mutex_);
-      in_flight_.push_back(&slot);
-    }
-    flight_changed_.notify_one();
+    Run(slot, device.status());
   }
+}
+
+void CudaBatchExecutor::Run(Slot& slot, const Status& device) {
+  slot.start = std::chrono::steady_clock::now();
+  if (!device.ok()) {
+    slot.launched = Judge(device);
+  } else if (!healthy()) {
+    slot.launched = LostError();
+  } else {
+    try {
+      slot.launched = Launch(slot);
+    } catch (const std::exception& error) {
+      slot.launched = absl::InternalError(absl::StrCat("CUDA batch failed: ", error.what()));
+    }
+  }
+  {
+    std::lock_guard lock(mutex_);
+    in_flight_.push_back(&slot);
+  }
+  flight_changed_.notify_one();
 }
 
 absl::Status CudaBatchExecutor::Launch(Slot& slot) {
@@ -164,7 +191,7 @@ void CudaBatchExecutor::RunCompletions() {
 }
 
 bool CudaBatchExecutor::PollSlot(Slot& slot) {
-  const Result<bool> done = slot.flight.IsDone();
+  const Result<bool> done = slot.launched.ok() ? slot.flight.IsDone() : Result<bool>(true);
   if (done.ok() && !done.value()) {
     return false;
   }
@@ -172,7 +199,9 @@ bool CudaBatchExecutor::PollSlot(Slot& slot) {
     std::lock_guard lock(mutex_);
     in_flight_.erase(std::find(in_flight_.begin(), in_flight_.end(), &slot));
   }
-  if (done.ok()) {
+  if (!slot.launched.ok()) {
+    Fail(slot, slot.launched);
+  } else if (done.ok()) {
     Succeed(slot);
   } else {
     Fail(slot, Judge(done.status()));
@@ -214,10 +243,25 @@ void CudaBatchExecutor::HandBack(Slot& slot) {
   slot.flight.Release();
   {
     std::lock_guard lock(mutex_);
-    slot.busy = false;
+    if (queue_.empty()) {
+      idle_.push_back(&slot);
+    } else {
+      slot.work = std::move(queue_.front());
+      queue_.pop_front();
+      slot.assigned = true;
+      slot.wakeup.notify_one();
+      if (stopping_ && queue_.empty()) {
+        WakeAll();
+      }
+    }
   }
-  work_changed_.notify_all();
   work.done(std::move(work.batch));
+}
+
+void CudaBatchExecutor::WakeAll() {
+  for (const auto& slot : slots_) {
+    slot->wakeup.notify_one();
+  }
 }
 
 absl::Status CudaBatchExecutor::Judge(const Status& status) {

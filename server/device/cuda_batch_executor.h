@@ -36,14 +36,18 @@ struct CudaBatchExecutorOptions {
   int64_t device_budget_bytes = int64_t{8} << 30;
   // Threads that share the gathering of large batches with the slots' own.
   int copy_helpers = 4;
+  // Batches of at most these inputs and outputs are launched by the thread that starts them: to
+  // wake another takes as long. Gathering them takes up to 10 us.
+  int64_t inline_bytes = int64_t{128} << 10;
   CudaWays ways;
 };
 
-/// Stages:    a slot's thread leases memory, gathers the inputs into pinned memory, with helpers
-///            where they are large, and enqueues the copy in (chunk by chunk, while it gathers), the
-///            kernels and the copy out. Small batches stay in pinned memory and are not copied;
-///            large mergeable ones go through in slices (CudaWays). One thread per GPU polls for
-///            the end of the batches in flight and calls `done`.
+/// Stages:    a slot's thread, or for a few rows the one that calls Start, leases memory, gathers
+///            the inputs into pinned memory, with helpers where they are large, and enqueues the
+///            copy in (chunk by chunk, while it gathers), the kernels and the copy out. Small
+///            batches stay in pinned memory and are not copied; large mergeable ones go through in
+///            slices (CudaWays). One thread per GPU polls for the end of the batches in flight and
+///            calls `done`.
 /// Memory:    device memory and pinned inputs return to their pools before `done`; pinned outputs
 ///            when the last copy of their owner goes. No allocation while sizes repeat, no
 ///            device-wide synchronization.
@@ -82,16 +86,21 @@ class CudaBatchExecutor final : public BatchExecutor {
   struct Slot {
     Slot(CudaSlot slot, const CudaFlightResources& resources)
         : flight(std::move(slot), resources) {}
-    // Its thread's until it is in flight, then the completion thread's.
+    // Whose turn it is: in idle_, nobody's; then the launching thread's; in in_flight_, the
+    // completion thread's.
     CudaFlight flight;
     Work work;
     std::chrono::steady_clock::time_point start;
-    bool busy = false;  // guarded by mutex_
+    absl::Status launched;
+    std::condition_variable wakeup;  // assigned, or the executor stops
+    bool assigned = false;           // guarded by mutex_: its thread is to run `work`
   };
 
   CudaBatchExecutor(const CudaBatchExecutorOptions& options, Metrics& metrics);
 
   void RunSlot(Slot& slot) ABSL_LOCKS_EXCLUDED(mutex_);
+  /// Launches the slot's work, whose end comes by the completion thread also when this fails.
+  void Run(Slot& slot, const Status& device) ABSL_LOCKS_EXCLUDED(mutex_);
   void RunCompletions() ABSL_LOCKS_EXCLUDED(mutex_);
   /// Everything up to the last enqueued copy.
   absl::Status Launch(Slot& slot);
@@ -100,6 +109,7 @@ class CudaBatchExecutor final : public BatchExecutor {
   void Succeed(Slot& slot);
   void Fail(Slot& slot, absl::Status status);
   void HandBack(Slot& slot) ABSL_LOCKS_EXCLUDED(mutex_);
+  void WakeAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// What a batch that met this error ends with. Marks the device lost when the error is sticky.
   absl::Status Judge(const Status& status);
   absl::Status LostError() const;
@@ -112,9 +122,9 @@ class CudaBatchExecutor final : public BatchExecutor {
   std::atomic<bool> lost_{false};
 
   std::mutex mutex_;
-  std::condition_variable work_changed_;    // queue_, a slot's `busy`, or stopping_
   std::condition_variable flight_changed_;  // in_flight_, or completions_stopping_
-  std::deque<Work> queue_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Slot*> idle_ ABSL_GUARDED_BY(mutex_);
+  std::deque<Work> queue_ ABSL_GUARDED_BY(mutex_);  // empty while a slot is idle
   std::vector<Slot*> in_flight_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool completions_stopping_ ABSL_GUARDED_BY(mutex_) = false;
