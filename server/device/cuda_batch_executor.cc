@@ -21,6 +21,8 @@ constexpr int64_t kPrewarmedBytes = int64_t{1} << 20;
 constexpr int kEagerPolls = 200;
 constexpr std::chrono::microseconds kPollInterval(20);
 
+using SteadyClock = std::chrono::steady_clock;
+
 /// ProblemBytes of the jobs, as far as they are not beyond `limit`.
 int64_t BytesUpTo(const Batch& batch, int64_t limit) {
   int64_t bytes = 0;
@@ -135,7 +137,7 @@ void CudaBatchExecutor::RunSlot(Slot& slot) {
 }
 
 void CudaBatchExecutor::Run(Slot& slot, const Status& device) {
-  slot.start = std::chrono::steady_clock::now();
+  slot.start = SteadyClock::now();
   if (!device.ok()) {
     slot.launched = Judge(device);
   } else if (!healthy()) {
@@ -150,6 +152,7 @@ void CudaBatchExecutor::Run(Slot& slot, const Status& device) {
   {
     std::lock_guard lock(mutex_);
     in_flight_.push_back(&slot);
+    flights_.store(in_flight_.size(), std::memory_order_release);
   }
   flight_changed_.notify_one();
 }
@@ -166,8 +169,13 @@ absl::Status CudaBatchExecutor::Launch(Slot& slot) {
 void CudaBatchExecutor::RunCompletions() {
   const cuda::DeviceGuard device(options_.ordinal);
   std::vector<Slot*> flights;
+  auto last_end = SteadyClock::now();
   int idle_polls = 0;
   while (true) {
+    while (flights_.load(std::memory_order_acquire) == 0 &&
+           SteadyClock::now() - last_end < options_.completion_spin) {
+      std::this_thread::yield();
+    }
     {
       std::unique_lock lock(mutex_);
       flight_changed_.wait(lock, [&] { return !in_flight_.empty() || completions_stopping_; });
@@ -182,6 +190,7 @@ void CudaBatchExecutor::RunCompletions() {
     }
     if (any_done) {
       idle_polls = 0;
+      last_end = SteadyClock::now();
     } else if (++idle_polls < kEagerPolls) {
       std::this_thread::yield();
     } else {
@@ -198,6 +207,7 @@ bool CudaBatchExecutor::PollSlot(Slot& slot) {
   {
     std::lock_guard lock(mutex_);
     in_flight_.erase(std::find(in_flight_.begin(), in_flight_.end(), &slot));
+    flights_.store(in_flight_.size(), std::memory_order_release);
   }
   if (!slot.launched.ok()) {
     Fail(slot, slot.launched);
@@ -238,8 +248,7 @@ void CudaBatchExecutor::Fail(Slot& slot, absl::Status status) {
 
 void CudaBatchExecutor::HandBack(Slot& slot) {
   Work work = std::move(slot.work);
-  metrics_.AddSlotBusy(options_.device_index,
-                       absl::FromChrono(std::chrono::steady_clock::now() - slot.start));
+  metrics_.AddSlotBusy(options_.device_index, absl::FromChrono(SteadyClock::now() - slot.start));
   slot.flight.Release();
   {
     std::lock_guard lock(mutex_);

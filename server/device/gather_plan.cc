@@ -6,7 +6,7 @@ namespace norm::server {
 namespace {
 
 // Long runs are cut, so that threads can share a copy.
-constexpr int64_t kMaxPieceBytes = int64_t{256} << 10;
+constexpr int64_t kMaxPieceBytes = int64_t{128} << 10;
 
 /// Rounded up.
 int64_t Quotient(int64_t value, int64_t by) { return (value + by - 1) / by; }

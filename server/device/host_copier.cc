@@ -12,7 +12,7 @@ namespace norm::server {
 namespace {
 
 // Smaller gathers are over before a helper wakes.
-constexpr int64_t kMinSharedBytes = int64_t{1} << 20;
+constexpr int64_t kMinSharedBytes = int64_t{512} << 10;
 
 #if defined(__SSE2__)
 /// Past the caches: what only a device reads need not be in them, and the lines that are written

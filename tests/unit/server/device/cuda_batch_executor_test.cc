@@ -57,25 +57,30 @@ INSTANTIATE_TEST_SUITE_P(CudaBatchExecutor, ExecutorConformanceTest,
                                          CaseOf("Sliced", 3, Sliced())),
                          [](const auto& which) { return which.param.name; });
 
-/// The result of one job on an executor of its own.
-JobResult RunOn(const CudaWays& ways, std::unique_ptr<Job> job, int64_t* host_copied_bytes) {
-  Metrics metrics({"device"}, BatchCloseReasonNames());
-  CudaBatchExecutorOptions options = Options(1, int64_t{512} << 20);
-  options.ways = ways;
-  auto executor = CudaBatchExecutor::Create(options, metrics);
-  EXPECT_TRUE(executor.ok()) << executor.status();
-  auto outcome = std::make_shared<test::JobOutcome>();
-  auto batch = std::make_unique<Batch>();
-  batch->jobs.push_back(std::move(job));
-  (*executor)->Start(std::move(batch), [&](std::unique_ptr<Batch> done) {
-    outcome->Finish(std::move(done->results.at(0)));
-  });
-  JobResult result = outcome->Await();
-  *host_copied_bytes = (*executor)->host_copied_bytes();
-  return result;
-}
+/// Runs one job at a time, each on an executor of its own.
+class CudaWaysTest : public testing::Test {
+ protected:
+  JobResult RunOn(const CudaWays& ways, std::unique_ptr<Job> job) {
+    CudaBatchExecutorOptions options = Options(1, int64_t{512} << 20);
+    options.ways = ways;
+    auto executor = CudaBatchExecutor::Create(options, metrics_);
+    EXPECT_TRUE(executor.ok()) << executor.status();
+    auto outcome = std::make_shared<test::JobOutcome>();
+    auto batch = std::make_unique<Batch>();
+    batch->jobs.push_back(std::move(job));
+    (*executor)->Start(std::move(batch), [&](std::unique_ptr<Batch> done) {
+      outcome->Finish(std::move(done->results.at(0)));
+    });
+    JobResult result = outcome->Await();
+    host_copied_bytes_ = (*executor)->host_copied_bytes();
+    return result;
+  }
 
-TEST(CudaWaysTest, EveryWayGivesTheSameBits) {
+  Metrics metrics_{{"device"}, BatchCloseReasonNames()};  // results outlive their executors
+  int64_t host_copied_bytes_ = 0;
+};
+
+TEST_F(CudaWaysTest, EveryWayGivesTheSameBits) {
   NormProblem rows = test::LayerNormProblem(999, 515);
   rows.inputs.Add(TensorRole::kResidual);
   rows.outputs =
@@ -92,19 +97,18 @@ TEST(CudaWaysTest, EveryWayGivesTheSameBits) {
        {rows, backward, training, test::BatchNormInferenceProblem({31, 17, 99}),
         test::BatchNormInferenceProblem({31, 17, 99, BatchNormLayout::kNhwc})}) {
     const test::ProblemInputs inputs = test::RandomInputs(problem, 5);
-    int64_t copied = 0;
-    const JobResult mapped =
-        RunOn(Mapped(), test::BuilderFor(inputs).RunBytes(5000).Build(nullptr), &copied);
+    const auto run = [&](const CudaWays& ways) {
+      return RunOn(ways, test::BuilderFor(inputs).RunBytes(5000).Build(nullptr));
+    };
+    const JobResult mapped = run(Mapped());
     test::ExpectMatchesOracle(inputs, mapped);
     for (const CudaWays& ways : {Staged(), Sliced()}) {
-      test::ExpectSameBits(
-          inputs, mapped,
-          RunOn(ways, test::BuilderFor(inputs).RunBytes(5000).Build(nullptr), &copied));
+      test::ExpectSameBits(inputs, mapped, run(ways));
     }
   }
 }
 
-TEST(CudaWaysTest, PageLockedInputsAreCopiedByTheDeviceAlone) {
+TEST_F(CudaWaysTest, PageLockedInputsAreCopiedByTheDeviceAlone) {
   const NormProblem problem = test::RmsNormProblem(3000, 700);
   const test::ProblemInputs inputs = test::RandomInputs(problem, 3);
   const std::string& x = inputs.bytes[static_cast<size_t>(TensorRole::kX)];
@@ -118,9 +122,8 @@ TEST(CudaWaysTest, PageLockedInputsAreCopiedByTheDeviceAlone) {
     // In two runs that do not fit the slices.
     const absl::Span<const std::byte> whole(pinned.value().data(), x.size());
     input.runs = {whole.first(1'000'001), whole.subspan(1'000'001)};
-    int64_t copied = 0;
-    test::ExpectMatchesOracle(inputs, RunOn(ways, std::move(job), &copied));
-    EXPECT_EQ(copied, ParameterBytes(problem));
+    test::ExpectMatchesOracle(inputs, RunOn(ways, std::move(job)));
+    EXPECT_EQ(host_copied_bytes_, ParameterBytes(problem));
   }
 }
 

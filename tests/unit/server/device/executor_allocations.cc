@@ -48,8 +48,8 @@ double AllocationsPerBatch(server::BatchExecutor& executor, const server::NormPr
 
 void ExpectFewAllocations(server::BatchExecutor& executor) {
   constexpr double kBound = 1.5;
-  // What the kernels themselves make lists of, for each segment of a backward.
-  constexpr double kBackwardBound = 16;
+  // The CUDA kernels make lists of the segments of a backward, which grow.
+  constexpr double kBackwardBound = 40;
   server::NormProblem backward = RmsNormProblem(4, 256);
   backward.direction = Direction::kBackward;
   backward.inputs = Roles({server::TensorRole::kX, server::TensorRole::kDy});
