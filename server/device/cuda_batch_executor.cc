@@ -97,7 +97,7 @@ CudaBatchExecutor::~CudaBatchExecutor() {
 }
 
 void CudaBatchExecutor::Start(std::unique_ptr<Batch> batch, BatchDone done) {
-  const bool here = BytesUpTo(*batch, options_.inline_bytes) <= options_.inline_bytes;
+  bool here = BytesUpTo(*batch, options_.inline_bytes) <= options_.inline_bytes;
   Slot* slot = nullptr;
   {
     std::lock_guard lock(mutex_);
@@ -108,9 +108,12 @@ void CudaBatchExecutor::Start(std::unique_ptr<Batch> batch, BatchDone done) {
     // The last one to become idle: what it touches is warm.
     slot = idle_.back();
     idle_.pop_back();
-    slot->work = {std::move(batch), std::move(done)};
-    if (!here) {
-      slot->assigned = true;
+    Assign(*slot, {std::move(batch), std::move(done)});
+    // Beside other batches the caller had better bring more meanwhile.
+    here = here && slot->alone;
+    if (here) {
+      slot->assigned = false;
+    } else {
       slot->wakeup.notify_one();
     }
   }
@@ -118,6 +121,12 @@ void CudaBatchExecutor::Start(std::unique_ptr<Batch> batch, BatchDone done) {
     const cuda::DeviceGuard device(options_.ordinal);
     Run(*slot, device.status());
   }
+}
+
+void CudaBatchExecutor::Assign(Slot& slot, Work work) {
+  slot.work = std::move(work);
+  slot.assigned = true;
+  slot.alone = idle_.size() + 1 == slots_.size();
 }
 
 void CudaBatchExecutor::RunSlot(Slot& slot) {
@@ -159,7 +168,7 @@ void CudaBatchExecutor::Run(Slot& slot, const Status& device) {
 
 absl::Status CudaBatchExecutor::Launch(Slot& slot) {
   const Batch& batch = *slot.work.batch;
-  if (absl::Status status = slot.flight.Prepare(batch); !status.ok()) {
+  if (absl::Status status = slot.flight.Prepare(batch, slot.alone); !status.ok()) {
     return status;
   }
   const Status status = slot.flight.Enqueue(batch);
@@ -255,9 +264,8 @@ void CudaBatchExecutor::HandBack(Slot& slot) {
     if (queue_.empty()) {
       idle_.push_back(&slot);
     } else {
-      slot.work = std::move(queue_.front());
+      Assign(slot, std::move(queue_.front()));
       queue_.pop_front();
-      slot.assigned = true;
       slot.wakeup.notify_one();
       if (stopping_ && queue_.empty()) {
         WakeAll();

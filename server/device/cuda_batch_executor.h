@@ -36,8 +36,8 @@ struct CudaBatchExecutorOptions {
   int64_t device_budget_bytes = int64_t{8} << 30;
   // Threads that share the gathering of large batches with the slots' own.
   int copy_helpers = 4;
-  // Batches of at most these inputs and outputs are launched by the thread that starts them: to
-  // wake another takes as long. Gathering them takes up to 10 us.
+  // Batches of at most these inputs and outputs are launched by the thread that starts them while
+  // the device is idle: to wake another takes longer. Gathering them takes up to 10 us.
   int64_t inline_bytes = int64_t{128} << 10;
   // How long the thread that watches for the end of batches goes on looking for new ones before it
   // sleeps: a wake-up was seen to take 20 us and more.
@@ -45,12 +45,12 @@ struct CudaBatchExecutorOptions {
   CudaWays ways;
 };
 
-/// Stages:    a slot's thread, or for a few rows the one that calls Start, leases memory, gathers
-///            the inputs into pinned memory, with helpers where they are large, and enqueues the
-///            copy in (chunk by chunk, while it gathers), the kernels and the copy out. Small
-///            batches stay in pinned memory and are not copied; large mergeable ones go through in
-///            slices (CudaWays). One thread per GPU polls for the end of the batches in flight and
-///            calls `done`.
+/// Stages:    a slot's thread, or for a few rows on an idle device the one that calls Start, leases
+///            memory, gathers the inputs into pinned memory, with helpers where they are large, and
+///            enqueues the copy in (chunk by chunk, while it gathers), the kernels and the copy
+///            out. Small batches stay in pinned memory and are not copied; large mergeable ones go
+///            through an idle device in slices (CudaWays). One thread per GPU polls for the end of
+///            the batches in flight and calls `done`.
 /// Memory:    device memory and pinned inputs return to their pools before `done`; pinned outputs
 ///            when the last copy of their owner goes. No allocation while sizes repeat, no
 ///            device-wide synchronization.
@@ -97,11 +97,13 @@ class CudaBatchExecutor final : public BatchExecutor {
     absl::Status launched;
     std::condition_variable wakeup;  // assigned, or the executor stops
     bool assigned = false;           // guarded by mutex_: its thread is to run `work`
+    bool alone = false;              // no other slot was busy when it got `work`
   };
 
   CudaBatchExecutor(const CudaBatchExecutorOptions& options, Metrics& metrics);
 
   void RunSlot(Slot& slot) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Assign(Slot& slot, Work work) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// Launches the slot's work, whose end comes by the completion thread also when this fails.
   void Run(Slot& slot, const Status& device) ABSL_LOCKS_EXCLUDED(mutex_);
   void RunCompletions() ABSL_LOCKS_EXCLUDED(mutex_);

@@ -27,10 +27,10 @@ absl::Status CudaFlight::Lease(BufferPool& pool, int64_t bytes, std::shared_ptr<
   return leased.status();
 }
 
-absl::Status CudaFlight::Prepare(const Batch& batch) {
+absl::Status CudaFlight::Prepare(const Batch& batch, bool alone) {
   MakeBatchLayout(batch, layout_);
   mapped_ = layout_.input_bytes + layout_.output_bytes <= resources_.ways.mapped_bytes;
-  slices_ = MaySlice(layout_, resources_.ways)
+  slices_ = alone && MaySlice(layout_, resources_.ways)
                 ? PlanRowSlices(layout_.segments[0].problem, resources_.ways.slice_bytes,
                                 CudaSlot::kMaxSlices)
                 : RowSlices();

@@ -24,8 +24,9 @@ struct CudaWays {
   // Batches whose inputs and outputs take at most this are computed in mapped pinned memory: one
   // launch, no copies.
   int64_t mapped_bytes = int64_t{256} << 10;
-  // Mergeable problems of at least this are computed in slices of slice_bytes (inputs and outputs),
-  // so that the copy out of one runs beside the copy in of the next.
+  // Mergeable problems of at least this that have the device to themselves are computed in slices
+  // of slice_bytes (inputs and outputs), so that the copy out of one runs beside the copy in of the
+  // next. Beside other batches that happens anyway, and whole copies are faster.
   int64_t sliced_bytes = int64_t{16} << 20;
   int64_t slice_bytes = int64_t{8} << 20;
 };
@@ -47,7 +48,8 @@ class CudaFlight {
       : slot_(std::move(slot)), resources_(resources) {}
 
   /// Lays the batch out and leases its memory. RESOURCE_EXHAUSTED or UNAVAILABLE as the pools say.
-  absl::Status Prepare(const Batch& batch);
+  /// `alone`: whether no other batch is in flight.
+  absl::Status Prepare(const Batch& batch, bool alone);
   /// Everything up to the last copy out; the batch's inputs are no longer needed on return, but
   /// for page-locked ones.
   Status Enqueue(const Batch& batch);

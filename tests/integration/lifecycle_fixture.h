@@ -50,12 +50,14 @@ class LifecycleTest : public testing::Test {
     });
   }
 
-  /// A request that is not merged with others, each in its own launch.
+  /// A request that shares its launch with none of another id: rows of another length.
   static StreamRequest OneOf(uint64_t id) {
     StreamRequest request;
     request.set_id(id);
-    *request.mutable_forward() = CanaryRequest();
-    request.mutable_forward()->mutable_rms_norm()->set_eps(1e-6 * static_cast<double>(id + 1));
+    request.mutable_forward()->mutable_rms_norm()->set_eps(1e-6);
+    const std::vector<float> row(static_cast<size_t>(id + 1), 1.0F);
+    *request.mutable_forward()->mutable_x() =
+        test::F32Tensor({1, static_cast<int64_t>(id + 1)}, row);
     return request;
   }
 

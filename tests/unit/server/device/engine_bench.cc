@@ -1,13 +1,9 @@
 // norm_engine_bench: what the serving engine reaches without a network, against PCIe in the same run.
-// Drives scheduler and executor in process; every kind of request is checked in float64 before it
-// is timed.
+// Every kind of request is checked in float64 before it is timed.
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <cstdio>
-#include <cstring>
 #include <memory>
-#include <random>
 #include <semaphore>
 #include <string>
 #include <thread>
@@ -23,7 +19,7 @@
 #include "norm/cuda/stream.h"
 #include "server/device/cuda_batch_executor.h"
 #include "server/scheduler/batching_scheduler.h"
-#include "tests/support/job_builder.h"
+#include "tests/unit/server/device/engine_bench_requests.h"
 
 ABSL_FLAG(std::string, parts, "large,small,weights", "What to measure.");
 ABSL_FLAG(double, seconds, 0.4, "How long to measure each point of a throughput.");
@@ -33,27 +29,19 @@ ABSL_FLAG(std::string, json, "", "Where to write the results, one object a row."
 namespace norm::server {
 namespace {
 
-using Role = TensorRole;
+using test::BenchInputs;
+using test::Check;
+using test::Die;
+using test::kHidden;
+using test::MakeJob;
+using test::Must;
+using test::Where;
+
 using SteadyClock = std::chrono::steady_clock;
 
 constexpr int64_t kMib = int64_t{1} << 20;
-constexpr int64_t kHidden = 4096;
-constexpr int64_t kLargeRows = 8192;                     // 64 MiB of bf16 each way
-constexpr int64_t kReceiveRunBytes = int64_t{64} << 10;  // as gRPC receives them
+constexpr int64_t kLargeRows = 8192;  // 64 MiB of bf16 each way
 constexpr int64_t kNever = int64_t{1} << 60;
-
-[[noreturn]] void Die(const std::string& why) {
-  std::fprintf(stderr, "norm_engine_bench: %s\n", why.c_str());
-  std::exit(1);
-}
-template <typename Value>
-Value Must(Result<Value> result) {
-  if (!result.ok()) Die(result.status().message());
-  return std::move(result).value();
-}
-void Must(const Status& status) {
-  if (!status.ok()) Die(status.message());
-}
 
 double Seconds(SteadyClock::time_point since) {
   return std::chrono::duration<double>(SteadyClock::now() - since).count();
@@ -86,91 +74,6 @@ class Report {
  private:
   std::string json_;
 };
-
-uint16_t ToBf16(float value) {
-  uint32_t bits;
-  std::memcpy(&bits, &value, sizeof(bits));
-  return static_cast<uint16_t>((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16);
-}
-double FromBf16(uint16_t value) {
-  const uint32_t bits = uint32_t{value} << 16;
-  float result;
-  std::memcpy(&result, &bits, sizeof(result));
-  return result;
-}
-
-/// Inputs of RMSNorm requests, all in pinned memory: `rows` rows of x, and weights.
-class Inputs {
- public:
-  Inputs(int64_t rows, int weight_sets, uint32_t seed)
-      : rows_(rows),
-        memory_(Must(cuda::PinnedBuffer::Allocate(
-            static_cast<size_t>((rows + weight_sets) * kHidden * 2)))) {
-    auto* values = reinterpret_cast<uint16_t*>(memory_.data());
-    std::mt19937 random(seed);
-    std::normal_distribution<float> normal(0.0F, 1.0F);
-    const int64_t distinct = std::min<int64_t>(rows, 64) * kHidden;
-    for (int64_t i = 0; i < distinct; ++i) values[i] = ToBf16(normal(random));
-    for (int64_t i = distinct; i < rows * kHidden; ++i) values[i] = values[i - distinct];
-    for (int64_t i = rows * kHidden; i < (rows + weight_sets) * kHidden; ++i) {
-      values[i] = ToBf16(1.0F + 0.1F * normal(random));
-    }
-  }
-
-  const uint16_t* x() const { return reinterpret_cast<const uint16_t*>(memory_.data()); }
-  const uint16_t* weight(int set) const { return x() + (rows_ + set) * kHidden; }
-  int64_t rows() const { return rows_; }
-
- private:
-  int64_t rows_;
-  cuda::PinnedBuffer memory_;
-};
-
-enum class Where { kPinned, kReceived };
-
-std::unique_ptr<Job> MakeJob(const Inputs& inputs, int weight_set, Where where) {
-  auto job = std::make_unique<Job>();
-  job->problem = test::RmsNormProblem(inputs.rows(), kHidden);
-  job->problem.dtype = job->problem.weight_dtype = DType::kBF16;
-  const auto set = [&](Role role, const uint16_t* values, int64_t count) {
-    InputTensor& input = job->inputs[static_cast<size_t>(role)];
-    input.size_bytes = 2 * count;
-    input.page_locked = where == Where::kPinned;
-    const auto* bytes = reinterpret_cast<const std::byte*>(values);
-    const int64_t run = input.page_locked ? input.size_bytes : kReceiveRunBytes;
-    for (int64_t at = 0; at < input.size_bytes; at += run) {
-      input.runs.emplace_back(bytes + at,
-                              static_cast<size_t>(std::min(run, input.size_bytes - at)));
-    }
-  };
-  set(Role::kX, inputs.x(), inputs.rows() * kHidden);
-  set(Role::kWeight, inputs.weight(weight_set), kHidden);
-  return job;
-}
-
-/// Every 97th row, the first and the last.
-void Check(const Inputs& inputs, int weight_set, const JobResult& result) {
-  if (!result.status.ok()) Die(std::string(result.status.message()));
-  const auto* y =
-      reinterpret_cast<const uint16_t*>(result.outputs[static_cast<size_t>(Role::kY)].data);
-  for (int64_t row = 0; row < inputs.rows();
-       row = row + 97 < inputs.rows() || row == inputs.rows() - 1 ? row + 97 : inputs.rows() - 1) {
-    double squares = 0;
-    for (int64_t h = 0; h < kHidden; ++h) {
-      const double value = FromBf16(inputs.x()[row * kHidden + h]);
-      squares += value * value;
-    }
-    const double rstd = 1.0 / std::sqrt(squares / kHidden + 1e-6);
-    for (int64_t h = 0; h < kHidden; ++h) {
-      const double expected =
-          FromBf16(inputs.x()[row * kHidden + h]) * rstd * FromBf16(inputs.weight(weight_set)[h]);
-      const double actual = FromBf16(y[row * kHidden + h]);
-      if (!(std::fabs(actual - expected) <= std::fabs(expected) / 256 + 1e-6)) {
-        Die(absl::StrFormat("y[%d, %d] is %g, expected %g", row, h, actual, expected));
-      }
-    }
-  }
-}
 
 /// An executor behind a scheduler.
 class Engine {
@@ -227,24 +130,33 @@ class Engine {
     return static_cast<double>(finished.load()) / Seconds(start);
   }
 
-  /// Median seconds of a job alone.
+  /// Median seconds of a job alone, from Submit until its result is there; and on the device.
+  struct Alone {
+    double seconds = 0;
+    double kernel_seconds = 0;
+  };
   template <typename Make>
-  double Latency(int calls, const Make& make) {
+  Alone Latency(int calls, const Make& make) {
     std::vector<double> times;
+    std::vector<double> kernels;
     for (int i = 0; i < calls + calls / 4; ++i) {
       std::unique_ptr<Job> job = make(i);
       std::binary_semaphore done(0);
       double seconds = 0;
+      double kernel = 0;
       const auto start = SteadyClock::now();
-      job->done = [&](const JobResult&) {
+      job->done = [&](const JobResult& result) {
         seconds = Seconds(start);  // here the server answers: no other thread is woken for it
+        kernel = absl::ToDoubleSeconds(result.timing.kernel);
         done.release();
       };
       Submit(job);
       done.acquire();
-      if (i >= calls / 4) times.push_back(seconds);
+      if (i < calls / 4) continue;
+      times.push_back(seconds);
+      kernels.push_back(kernel);
     }
-    return Median(std::move(times));
+    return {Median(std::move(times)), Median(std::move(kernels))};
   }
 
   Metrics::Totals totals() const { return metrics_.totals(); }
@@ -285,13 +197,13 @@ double DuplexGbps() {
 }
 
 void MeasureLarge(Report& report) {
-  const Inputs first(kLargeRows, 1, 1);
-  const Inputs second(kLargeRows, 1, 2);
+  const BenchInputs first(kLargeRows, 1, 1);
+  const BenchInputs second(kLargeRows, 1, 2);
   const double seconds = absl::GetFlag(FLAGS_seconds);
   const auto point = [&](const std::string& name, Where where, const CudaWays& ways, int helpers) {
     Engine engine(ways, helpers);
     // Two inputs in turn: what an earlier request left in a slab is not taken for a result.
-    for (const Inputs* inputs : {&first, &second, &first, &second}) {
+    for (const BenchInputs* inputs : {&first, &second, &first, &second}) {
       Check(*inputs, 0, engine.RunOne(MakeJob(*inputs, 0, where)));
     }
     const auto make = [&](int) { return MakeJob(first, 0, where); };
@@ -300,7 +212,8 @@ void MeasureLarge(Report& report) {
     const double duplex = DuplexGbps();
     const double gbps = rate * static_cast<double>(kLargeRows * kHidden * 2) / 1e9;
     report.Add(absl::StrCat("64 MiB ", name), gbps, "GB/s a way", gbps / duplex);
-    report.Add(absl::StrCat("64 MiB ", name, ", alone"), engine.Latency(16, make) * 1e6, "us");
+    report.Add(absl::StrCat("64 MiB ", name, ", alone"), engine.Latency(16, make).seconds * 1e6,
+               "us");
     return duplex;
   };
   const CudaWays ways;
@@ -328,30 +241,37 @@ void MeasureSmall(Report& report) {
   staged.mapped_bytes = 0;
   Engine engines[] = {Engine(mapped), Engine(staged)};
   for (const int64_t rows : {1, 4, 8, 16, 32, 64, 128, 256}) {
-    const Inputs inputs(rows, 1, static_cast<uint32_t>(rows));
-    const Inputs other(rows, 1, static_cast<uint32_t>(rows + 1000));
+    const BenchInputs inputs(rows, 1, static_cast<uint32_t>(rows));
+    const BenchInputs other(rows, 1, static_cast<uint32_t>(rows + 1000));
     const auto make = [&](int) { return MakeJob(inputs, 0, Where::kReceived); };
-    double times[2] = {};
     for (int way = 0; way < 2; ++way) {
-      for (const Inputs* checked : {&inputs, &other, &inputs}) {
+      for (const BenchInputs* checked : {&inputs, &other, &inputs}) {
         Check(*checked, 0, engines[way].RunOne(MakeJob(*checked, 0, Where::kReceived)));
       }
     }
     std::vector<double> medians[2];
+    std::vector<double> kernels[2];
     for (int round = 0; round < 5; ++round) {
-      for (int way = 0; way < 2; ++way) medians[way].push_back(engines[way].Latency(200, make));
+      for (int way = 0; way < 2; ++way) {
+        const Engine::Alone alone = engines[way].Latency(200, make);
+        medians[way].push_back(alone.seconds * 1e6);
+        kernels[way].push_back(alone.kernel_seconds * 1e6);
+      }
     }
-    for (int way = 0; way < 2; ++way) times[way] = Median(medians[way]) * 1e6;
-    const std::string shape = absl::StrCat(rows, "x", kHidden, " alone, ");
-    report.Add(absl::StrCat(shape, "mapped"), times[0], "us", times[0] / times[1]);
-    report.Add(absl::StrCat(shape, "staged"), times[1], "us");
+    const double staged_us = Median(medians[1]);
+    for (int way = 0; way < 2; ++way) {
+      const std::string name =
+          absl::StrCat(rows, "x", kHidden, " alone, ", way == 0 ? "mapped" : "staged");
+      report.Add(name, Median(medians[way]), "us", Median(medians[way]) / staged_us);
+      report.Add(absl::StrCat(name, ", kernel"), Median(kernels[way]), "us");
+    }
   }
 }
 
 void MeasureWeights(Report& report) {
   constexpr int kSets = 64;
-  constexpr int kThreads = 4;
-  const Inputs inputs(4, kSets, 7);
+  constexpr int kThreads = 8;
+  const BenchInputs inputs(4, kSets, 7);
   const auto point = [&](const std::string& name, int sets, int in_flight, const CudaWays& ways) {
     Engine engine(ways);
     for (int set = 0; set < sets; ++set) {
@@ -369,7 +289,7 @@ void MeasureWeights(Report& report) {
                static_cast<double>(after.executions - before.executions) / requests,
                "batches/call");
   };
-  for (const int in_flight : {8, 32, 128}) {
+  for (const int in_flight : {4, 16, 64}) {
     point("64 weights", kSets, in_flight, CudaWays());
     point("1 weight", 1, in_flight, CudaWays());
   }
@@ -377,7 +297,7 @@ void MeasureWeights(Report& report) {
   for (const int64_t mib : {0, 1, 4, 16}) {
     CudaWays ways;
     ways.mapped_bytes = mib * kMib;
-    point(absl::StrCat("64 weights, mapped to ", mib, " MiB"), kSets, 32, ways);
+    point(absl::StrCat("64 weights, mapped to ", mib, " MiB"), kSets, 16, ways);
   }
 }
 
