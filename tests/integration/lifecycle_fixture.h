@@ -50,14 +50,12 @@ class LifecycleTest : public testing::Test {
     });
   }
 
-  /// A request that shares its launch with none of another id: rows of another length.
+  /// A request that shares no launch with those of other ids.
   static StreamRequest OneOf(uint64_t id) {
     StreamRequest request;
     request.set_id(id);
-    request.mutable_forward()->mutable_rms_norm()->set_eps(1e-6);
-    const std::vector<float> row(static_cast<size_t>(id + 1), 1.0F);
-    *request.mutable_forward()->mutable_x() =
-        test::F32Tensor({1, static_cast<int64_t>(id + 1)}, row);
+    request.mutable_forward()->mutable_rms_norm();
+    *request.mutable_forward()->mutable_x() = norm::test::Zeros({1, static_cast<int64_t>(id) + 5});
     return request;
   }
 
