@@ -1,4 +1,4 @@
-// The machinery behind NormalizeStream: one thread that owns the gRPC call's completion queue.
+// The machinery behind NormalizeStream: the gRPC call and the threads that poll its queue.
 #pragma once
 
 #include <atomic>
@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <unordered_map>
 #include <variant>
@@ -29,8 +30,9 @@
 namespace norm::client {
 
 /// The thread polls the queue, reads, completes and expires requests. Submitting threads encode,
-/// enqueue and start a write when none is outstanding (gRPC allows one). Whole requests and cancels
-/// leave first; those that travel in rows take turns behind them.
+/// enqueue and start a write when none is outstanding (gRPC allows one). While tensors travel in
+/// rows helpers poll too: who polls moves the connection's bytes. At most one read is outstanding
+/// and its message is taken before the next, so messages stay in order.
 class NormalizeStream::Impl {
  public:
   Impl(std::shared_ptr<grpc::Channel> channel, const StreamOptions& options);
@@ -83,13 +85,17 @@ class NormalizeStream::Impl {
                        const Pending& pending);
   /// Takes a request out. What the server still expects of it is called off.
   Pending Remove(uint64_t id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void ExpireRequests();
+  /// Ends late requests; when the next one is due.
+  absl::Time ExpireRequests();
   void Close();
   void StartRead() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void StartWrites() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Write(const grpc::ByteBuffer& buffer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  /// Writes a message of the next transfer that may send; false when there is none.
-  bool StartRows() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Starts the next write, or half-closes, where the state allows it. After whatever may have made
+  /// it possible, without the lock.
+  void Send() ABSL_LOCKS_EXCLUDED(mutex_);
+  /// What leaves next: whole requests and cancels first, then transfers that may send, in turn.
+  std::optional<grpc::ByteBuffer> NextMessage() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool OnOwnThread() const;
+  void StartHelpers() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void StartFinish() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Kick() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -101,10 +107,11 @@ class NormalizeStream::Impl {
   grpc::Alarm alarm_;
   std::atomic<uint64_t> next_id_{1};
 
-  // Owned by the thread: where the outstanding read and Finish put their result.
+  // Of who handles the event of the outstanding read or Finish, which put their result here.
   grpc::ByteBuffer incoming_;
   grpc::Status grpc_status_;
 
+  std::mutex callbacks_;  // held while a callback runs, and nothing else is
   mutable std::mutex mutex_;
   std::condition_variable changed_;  // room to send, half-closed, closed
   std::unordered_map<uint64_t, Pending> pending_ ABSL_GUARDED_BY(mutex_);
@@ -124,11 +131,14 @@ class NormalizeStream::Impl {
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;   // takes no request: the server has ended it
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;  // and every request has completed
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+  bool shut_down_ ABSL_GUARDED_BY(mutex_) = false;  // the queue
   absl::Time awake_at_ ABSL_GUARDED_BY(mutex_) =
-      absl::InfiniteFuture();  // when the thread wakes without an event
+      absl::InfiniteFuture();  // when a thread wakes without an event
   absl::Status final_status_ ABSL_GUARDED_BY(mutex_);
 
-  std::thread thread_;  // last: it uses everything above
+  // Last: they use everything above.
+  std::thread thread_;
+  std::vector<std::thread> helpers_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace norm::client

@@ -1,5 +1,6 @@
 // The way out of a NormalizeStream: requests in line, and what leaves next.
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -56,54 +57,68 @@ void NormalizeStream::Impl::SubmitEncoded(norm::v1::StreamRequest message,
 absl::Status NormalizeStream::Impl::Enqueue(uint64_t id, const grpc::ByteBuffer& buffer,
                                             Pending pending) {
   const absl::Time deadline = pending.deadline;
-  std::unique_lock lock(mutex_);
-  if (std::this_thread::get_id() != thread_.get_id()) {
-    const auto has_room = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-      return unsent_bytes_ + writing_bytes_ <= options_.max_unsent_bytes || ended_ ||
-             half_close_wanted_;
-    };
-    if (!changed_.wait_until(lock, absl::ToChronoTime(deadline), has_room)) {
-      return absl::DeadlineExceededError(absl::StrCat("the deadline passed while ", unsent_bytes_,
-                                                      " bytes were waiting to be sent"));
+  {
+    std::unique_lock lock(mutex_);
+    if (!OnOwnThread()) {
+      const auto has_room = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+        return unsent_bytes_ + writing_bytes_ <= options_.max_unsent_bytes || ended_ ||
+               half_close_wanted_;
+      };
+      if (!changed_.wait_until(lock, absl::ToChronoTime(deadline), has_room)) {
+        return absl::DeadlineExceededError(absl::StrCat("the deadline passed while ", unsent_bytes_,
+                                                        " bytes were waiting to be sent"));
+      }
     }
+    if (absl::Status refusal = Refusal(); !refusal.ok()) return refusal;
+    if (pending.rows != nullptr) {
+      uploads_.push_back(id);
+      StartHelpers();
+    } else {
+      unsent_bytes_ += static_cast<int64_t>(buffer.Length());
+      unsent_.push_back(Unsent{id, buffer});
+    }
+    pending_.emplace(id, std::move(pending));
+    if (deadline < awake_at_) Kick();
   }
-  if (absl::Status refusal = Refusal(); !refusal.ok()) return refusal;
-  if (pending.rows != nullptr) {
-    uploads_.push_back(id);
-  } else {
-    unsent_bytes_ += static_cast<int64_t>(buffer.Length());
-    unsent_.push_back(Unsent{id, buffer});
-  }
-  pending_.emplace(id, std::move(pending));
-  StartWrites();
-  if (deadline < awake_at_) Kick();
+  Send();
   return absl::OkStatus();
 }
 
-void NormalizeStream::Impl::StartWrites() {
-  if (!started_ || writing_ || write_broken_ || half_closed_ || finishing_) return;
+void NormalizeStream::Impl::Send() {
+  std::optional<grpc::ByteBuffer> buffer;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!started_ || writing_ || write_broken_ || half_closed_ || finishing_) return;
+    buffer = NextMessage();
+    if (!buffer.has_value()) {
+      if (!half_close_wanted_ || !uploads_.empty()) return;
+      half_closed_ = true;
+      ++outstanding_;
+      call_->WritesDone(reinterpret_cast<void*>(kWritesDone));
+      return;
+    }
+    writing_ = true;
+    writing_bytes_ = static_cast<int64_t>(buffer->Length());
+    ++outstanding_;
+  }
+  // Without the mutex: it may copy megabytes into the socket.
+  call_->Write(*buffer, reinterpret_cast<void*>(kWritten));
+}
+
+std::optional<grpc::ByteBuffer> NormalizeStream::Impl::NextMessage() {
   while (!unsent_.empty()) {
-    const Unsent next = std::move(unsent_.front());
+    Unsent next = std::move(unsent_.front());
     unsent_.pop_front();
     unsent_bytes_ -= static_cast<int64_t>(next.buffer.Length());
     if (!next.cancel && !pending_.contains(next.id)) continue;  // expired before it left
-    return Write(next.buffer);
+    return std::move(next.buffer);
   }
-  if (StartRows()) return;
-  if (half_close_wanted_ && uploads_.empty()) {
-    half_closed_ = true;
-    ++outstanding_;
-    call_->WritesDone(reinterpret_cast<void*>(kWritesDone));
-  }
-}
-
-bool NormalizeStream::Impl::StartRows() {
   for (size_t tries = uploads_.size(); tries > 0; --tries) {
     const uint64_t id = uploads_.front();
     uploads_.pop_front();
     const auto found = pending_.find(id);
     if (found == pending_.end()) continue;  // ended early
-    const Pending& pending = found->second;
+    Pending& pending = found->second;
     RowTransfer& rows = *pending.rows;
     const bool begins = !rows.upload_open();
     if (!rows.MaySend() || (begins && open_transfers_ >= options_.max_uploads)) {
@@ -114,24 +129,16 @@ bool NormalizeStream::Impl::StartRows() {
     absl::StatusOr<grpc::ByteBuffer> buffer = rows.NextMessage();
     if (!buffer.ok()) {
       // A row or a header that no message holds; the thread tells, as it does of late requests.
-      found->second.deadline = absl::InfinitePast();
-      found->second.failure = buffer.status();
+      pending.deadline = absl::InfinitePast();
+      pending.failure = buffer.status();
       Kick();
       continue;
     }
     if (!rows.all_sent()) uploads_.push_back(id);
     if (pending.progress != nullptr) pending.progress->sent_bytes = rows.sent_bytes();
-    Write(*buffer);
-    return true;
+    return *std::move(buffer);
   }
-  return false;
-}
-
-void NormalizeStream::Impl::Write(const grpc::ByteBuffer& buffer) {
-  writing_ = true;
-  writing_bytes_ = static_cast<int64_t>(buffer.Length());
-  ++outstanding_;
-  call_->Write(buffer, reinterpret_cast<void*>(kWritten));
+  return std::nullopt;
 }
 
 NormalizeStream::Impl::Pending NormalizeStream::Impl::Remove(uint64_t id) {
@@ -150,7 +157,6 @@ NormalizeStream::Impl::Pending NormalizeStream::Impl::Remove(uint64_t id) {
     }
   }
   if (pending.rows->upload_open() || pending.rows->all_sent()) --open_transfers_;
-  StartWrites();
   return pending;
 }
 

@@ -34,9 +34,9 @@ struct StreamOptions {
 ///             CANCELLED when it is destroyed.
 /// Retries:    none; a request that failed with UNAVAILABLE is submitted again by the caller.
 /// Threads:    every method may be called from several threads at once. Callbacks run one at a time
-/// on the thread that the
-///             stream owns; they may submit, and must not call Finish or destroy the stream.
-/// Ownership:  joins its thread on destruction, after every completion was delivered. Where no thread
+///             on a thread of the stream (one, and two more once tensors travel in rows); they may
+///             submit, and must not call Finish or destroy the stream.
+/// Ownership:  joins its threads on destruction, after every completion was delivered. Where no thread
 ///             can be started every request completes with UNAVAILABLE; status() says why.
 class NormalizeStream {
  public:
