@@ -124,13 +124,16 @@ absl::Status CheckInputSizes(const Job& job) {
   return absl::OkStatus();
 }
 
-TensorPointers PointInto(const BatchSegment& segment, std::byte* input_slab,
-                         std::byte* output_slab) {
+TensorPointers PointInto(const BatchSegment& segment, std::byte* input_slab, std::byte* output_slab,
+                         const Job* in_place) {
   TensorPointers pointers;
   for (size_t i = 0; i < kTensorRoleCount; ++i) {
     const auto role = static_cast<TensorRole>(i);
     if (segment.problem.inputs.Has(role)) {
-      pointers.inputs[i] = input_slab + segment.inputs[i].offset;
+      const bool stays = in_place != nullptr && in_place->inputs[i].page_locked &&
+                         in_place->inputs[i].size_bytes > 0;
+      pointers.inputs[i] =
+          stays ? in_place->inputs[i].runs.front().data() : input_slab + segment.inputs[i].offset;
     }
     if (segment.problem.outputs.Has(role)) {
       pointers.outputs[i] = output_slab + segment.outputs[i].offset;
@@ -140,11 +143,11 @@ TensorPointers PointInto(const BatchSegment& segment, std::byte* input_slab,
 }
 
 void AddSegments(std::byte* input_slab, std::byte* output_slab, BatchLayout& layout,
-                 KernelCall& call) {
+                 KernelCall& call, const Job* in_place) {
   call.Clear();
   for (BatchSegment& segment : layout.segments) {
-    segment.status =
-        ToAbslStatus(call.Add(segment.problem, PointInto(segment, input_slab, output_slab)));
+    segment.status = ToAbslStatus(
+        call.Add(segment.problem, PointInto(segment, input_slab, output_slab, in_place)));
   }
   call.GroupAlike();
 }

@@ -55,13 +55,15 @@ bool HasExpectedSize(const Job& job, TensorRole role);
 /// OK when it does for all of them; else INTERNAL with both sizes.
 absl::Status CheckInputSizes(const Job& job);
 
-/// Pointers to the tensors of a segment in these slabs.
-TensorPointers PointInto(const BatchSegment& segment, std::byte* input_slab,
-                         std::byte* output_slab);
+/// Pointers to the tensors of a segment in these slabs, and to the page-locked inputs of `in_place`,
+/// its only job, where they lie.
+TensorPointers PointInto(const BatchSegment& segment, std::byte* input_slab, std::byte* output_slab,
+                         const Job* in_place = nullptr);
 
-/// Makes `call` of the segments that the kernels accept; the others get their status.
+/// Makes `call` of the segments that the kernels accept; the others get their status. `in_place`:
+/// the only job of the batch, whose page-locked inputs stay where they are.
 void AddSegments(std::byte* input_slab, std::byte* output_slab, BatchLayout& layout,
-                 KernelCall& call);
+                 KernelCall& call, const Job* in_place = nullptr);
 
 /// Gives each job the status of its segment and of CheckInputSizes and, where both are OK, its
 /// slices of the output slab, which lives while any of them does.

@@ -9,6 +9,7 @@
 #include "server/device/batch_layout.h"
 #include "server/device/batch_record.h"
 #include "server/device/cpu_kernel_call.h"
+#include "server/device/input_memory.h"
 #include "server/device/kernel_status.h"
 #include "server/scheduler/scheduler.h"
 
@@ -55,6 +56,10 @@ void CpuBatchExecutor::Start(std::unique_ptr<Batch> batch, BatchDone done) {
   has_work_.notify_one();
 }
 
+absl::StatusOr<InputMemory> CpuBatchExecutor::LeaseInput(int64_t bytes) {
+  return LeaseInputFrom(pool_, bytes);
+}
+
 void CpuBatchExecutor::RunSlot() {
   Scratch scratch;
   while (true) {
@@ -94,7 +99,11 @@ absl::Status CpuBatchExecutor::Compute(Batch& batch, Scratch& scratch) {
       layout.problem_bytes() < options_.parallel_bytes ? scratch.own_thread : kernel_threads_;
   const auto start = SteadyClock::now();
 
-  auto input = pool_.Lease(layout.input_bytes);
+  // Alone, a job's page-locked inputs are read where they are.
+  const Job* in_place = batch.jobs.size() == 1 && CheckInputSizes(*batch.jobs.front()).ok()
+                            ? batch.jobs.front().get()
+                            : nullptr;
+  auto input = pool_.Lease(in_place != nullptr ? layout.gathered_bytes : layout.input_bytes);
   if (!input.ok()) {
     return input.status();
   }
@@ -102,7 +111,7 @@ absl::Status CpuBatchExecutor::Compute(Batch& batch, Scratch& scratch) {
   if (!output.ok()) {
     return output.status();
   }
-  AddSegments(input->get(), output->get(), layout, scratch.call);
+  AddSegments(input->get(), output->get(), layout, scratch.call, in_place);
   const size_t workspace_bytes = scratch.call.empty() ? 0 : CpuWorkspaceBytes(scratch.call);
   std::shared_ptr<std::byte> workspace;
   if (workspace_bytes > 0) {
@@ -113,11 +122,13 @@ absl::Status CpuBatchExecutor::Compute(Batch& batch, Scratch& scratch) {
     workspace = *std::move(lease);
   }
 
-  PlanGather(batch, layout, {}, scratch.plan);
+  PlanGather(batch, layout, {.direct = in_place != nullptr}, scratch.plan);
   copied_bytes_.fetch_add(scratch.plan.gathered_bytes, std::memory_order_relaxed);
   threads.Run(static_cast<int64_t>(scratch.plan.pieces.size()), [&](int64_t i) {
     const CopyPiece& piece = scratch.plan.pieces[static_cast<size_t>(i)];
-    std::memcpy(input->get() + piece.to, piece.from.data(), piece.from.size());
+    if (!piece.direct) {
+      std::memcpy(input->get() + piece.to, piece.from.data(), piece.from.size());
+    }
   });
   const auto gathered = SteadyClock::now();
 

@@ -19,6 +19,7 @@
 #include "server/device/buffer_pool.h"
 #include "server/device/cuda_flight.h"
 #include "server/device/host_copier.h"
+#include "server/device/input_memory.h"
 #include "server/observability/metrics.h"
 #include "server/scheduler/batch_executor.h"
 
@@ -73,6 +74,9 @@ class CudaBatchExecutor final : public BatchExecutor {
   bool healthy() const override { return !lost_.load(std::memory_order_acquire); }
   int64_t max_batch_bytes() const override {
     return std::min(options_.pinned_budget_bytes, options_.device_budget_bytes) / 2;
+  }
+  absl::StatusOr<InputMemory> LeaseInput(int64_t bytes) override {
+    return LeaseInputFrom(pinned_, bytes);
   }
   void Start(std::unique_ptr<Batch> batch, BatchDone done) override ABSL_LOCKS_EXCLUDED(mutex_);
 

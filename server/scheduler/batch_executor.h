@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "server/scheduler/job.h"
 
 namespace norm::server {
@@ -60,6 +61,10 @@ class BatchExecutor {
   /// Largest total of input and output bytes (ProblemBytes) a single batch may take; a request with
   /// more is RESOURCE_EXHAUSTED on admission. Leaves room for the workspace.
   virtual int64_t max_batch_bytes() const = 0;
+
+  /// Memory for inputs that come before their job. Errors: UNAVAILABLE when what is leased leaves
+  /// no room for batches beside it, RESOURCE_EXHAUSTED when there is too little in all.
+  virtual absl::StatusOr<InputMemory> LeaseInput(int64_t bytes) = 0;
 
   virtual void Start(std::unique_ptr<Batch> batch, BatchDone done) = 0;
 };

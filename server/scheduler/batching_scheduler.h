@@ -82,6 +82,7 @@ class BatchingScheduler final : public Scheduler {
   absl::StatusOr<std::unique_ptr<Reservation>> Reserve(uint64_t flow, int64_t bytes,
                                                        int64_t largest_job_bytes) override
       ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<InputMemory> LeaseInput(int64_t bytes) override ABSL_LOCKS_EXCLUDED(mutex_);
   void ReapQueue() override ABSL_LOCKS_EXCLUDED(mutex_);
   SchedulerLoad Load() const override ABSL_LOCKS_EXCLUDED(mutex_);
 

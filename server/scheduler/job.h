@@ -22,7 +22,13 @@ namespace norm::server {
 struct InputTensor {
   std::vector<absl::Span<const std::byte>> runs;
   int64_t size_bytes = 0;
-  bool page_locked = false;  // all of it: a GPU copies it from where it lies
+  bool page_locked = false;  // all of it, in one run: it is taken from where it lies
+};
+
+/// Memory of an executor in which inputs can be put together before their job exists; what lies in
+/// it, each tensor at a multiple of 256 bytes, is page_locked to that executor's batches.
+struct InputMemory {
+  std::shared_ptr<std::byte> bytes;
 };
 
 /// An output tensor in staging memory. `data` stays valid, and its memory out of the pool, while a

@@ -37,6 +37,25 @@ absl::StatusOr<std::unique_ptr<Reservation>> BatchingScheduler::Reserve(uint64_t
   return std::make_unique<BudgetShare>(*this, flow, bytes);
 }
 
+absl::StatusOr<InputMemory> BatchingScheduler::LeaseInput(int64_t bytes) {
+  BatchExecutor* least = nullptr;
+  {
+    std::lock_guard lock(mutex_);
+    int64_t least_bytes = 0;
+    for (size_t i = 0; i < devices_.size(); ++i) {
+      const int64_t outstanding = devices_[i].outstanding_bytes;
+      if (!executors_[i]->healthy() || bytes > executors_[i]->max_batch_bytes()) continue;
+      if (least == nullptr || outstanding < least_bytes) {
+        least = executors_[i];
+        least_bytes = outstanding;
+      }
+    }
+  }
+  if (least != nullptr) return least->LeaseInput(bytes);
+  return WithRetryAfter(absl::UnavailableError("no healthy device takes this request"),
+                        absl::Seconds(1));
+}
+
 void BatchingScheduler::ReturnReserved(uint64_t flow, int64_t bytes) {
   std::lock_guard lock(mutex_);
   in_flight_bytes_ -= bytes;

@@ -42,6 +42,10 @@ class Scheduler {
   virtual absl::StatusOr<std::unique_ptr<Reservation>> Reserve(uint64_t flow, int64_t bytes,
                                                                int64_t largest_job_bytes) = 0;
 
+  /// Memory of the device that is likely to run a job with so many bytes of inputs; see
+  /// BatchExecutor::LeaseInput, whose errors it has.
+  virtual absl::StatusOr<InputMemory> LeaseInput(int64_t bytes) = 0;
+
   /// Completes queued jobs whose deadline has passed or whose `cancelled` is set. Called by the
   /// transport when it sees a caller leave, and by the scheduler's own timer.
   virtual void ReapQueue() = 0;

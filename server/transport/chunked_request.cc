@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "proto/codec/message_writer.h"
 #include "server/transport/field_error.h"
 
 namespace norm::server {
@@ -76,16 +75,17 @@ absl::Status ChunkedRequest::Reserve() {
   overlapping_ = RowsAreIndependent(problem_);
   columns_ = RowColumns(problem_);
   queue_.emplace(columns_);
-  const int64_t in_bytes = BytesPerRow(problem_, problem_.inputs);
-  const int64_t out_bytes = BytesPerRow(problem_, problem_.outputs);
-  if (split_.rows > 0 && std::max(in_bytes, out_bytes) > context_.decode.max_output_bytes) {
+  row_bytes_in_ = BytesPerRow(problem_, problem_.inputs);
+  row_bytes_out_ = BytesPerRow(problem_, problem_.outputs);
+  if (split_.rows > 0 &&
+      std::max(row_bytes_in_, row_bytes_out_) > context_.decode.max_output_bytes) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("a row of the tensors takes ", std::max(in_bytes, out_bytes),
+        absl::StrCat("a row of the tensors takes ", std::max(row_bytes_in_, row_bytes_out_),
                      " bytes > max_message_bytes ", context_.decode.max_output_bytes));
   }
-  message_rows_ = RowsFor(kMessageBytes, out_bytes, 1);
+  message_rows_ = RowsFor(kMessageBytes, row_bytes_out_, 1);
   job_rows_ = overlapping_ ? RowsFor(std::min(kJobBytes, context_.stream.window_bytes),
-                                     in_bytes + out_bytes, split_.unit_rows)
+                                     row_bytes_in_ + row_bytes_out_, split_.unit_rows)
                            : split_.rows;
   const int64_t job_bytes =
       overlapping_ ? ProblemBytes(RowsOf(problem_, std::min(job_rows_, split_.rows), true))
@@ -97,33 +97,46 @@ absl::Status ChunkedRequest::Reserve() {
       context_.scheduler.Reserve(flow_, bytes, job_bytes);
   if (!reservation.ok()) return reservation.status();
   reservation_ = *std::move(reservation);
+  const int64_t memory_bytes = RowAssembly::MemoryBytes(columns_, split_.rows);
+  if (overlapping_ || memory_bytes == 0) return absl::OkStatus();
+  absl::StatusOr<InputMemory> memory = context_.scheduler.LeaseInput(memory_bytes);
+  if (!memory.ok()) return memory.status();
+  assembly_ = std::make_shared<RowAssembly>(columns_, split_.rows, *std::move(memory));
   return absl::OkStatus();
 }
 
 void ChunkedRequest::Accept(std::shared_ptr<const StreamMessage> message) {
-  if (Take(std::move(message)).ok()) {
+  if (Take(message).ok()) {
     Pump();
   } else {
     context_.scheduler.ReapQueue();
   }
 }
 
-absl::Status ChunkedRequest::Take(std::shared_ptr<const StreamMessage> message) {
-  const std::lock_guard lock(mutex_);
+absl::Status ChunkedRequest::Take(const std::shared_ptr<const StreamMessage>& message) {
   int64_t rows = 0;
-  const bool last = message->request.rows().last();
-  if (error_.ok()) {
-    if (absl::Status status = Check(*message, &rows); !status.ok()) {
-      context_.metrics.RecordRejected(RejectReason::kInvalid);
-      EndLocked(status);
+  int64_t first_row = 0;
+  std::shared_ptr<RowAssembly> assembly;
+  {
+    const std::lock_guard lock(mutex_);
+    if (error_.ok()) {
+      if (absl::Status status = Check(*message, &rows); !status.ok()) {
+        context_.metrics.RecordRejected(RejectReason::kInvalid);
+        EndLocked(status);
+      }
     }
+    first_row = received_rows_;
+    if (error_.ok()) assembly = assembly_;
   }
-  if (last) upload_open_ = false;
+  // Without the lock: megabytes.
+  if (assembly != nullptr) assembly->Copy(*message, first_row);
+  const std::lock_guard lock(mutex_);
+  if (message->request.rows().last()) upload_open_ = false;
   if (!error_.ok()) return error_;
-  last_progress_ = message->received;
+  last_progress_ = context_.clock.Now();
   received_rows_ += rows;
-  exchange_.CountBytes(rows * BytesPerRow(problem_, problem_.inputs), 0);
-  queue_->Push(std::move(message), rows);
+  exchange_.CountBytes(rows * row_bytes_in_, 0);
+  if (overlapping_) queue_->Push(message, rows);
   return absl::OkStatus();
 }
 
@@ -173,12 +186,11 @@ void ChunkedRequest::Pump() {
 
 std::optional<int64_t> ChunkedRequest::NextJobRows() const {
   if (!error_.ok()) return std::nullopt;
-  const int64_t waiting = queue_->rows();
   if (!overlapping_ || split_.rows == 0) {
     if (upload_open_ || started_jobs_ > 0) return std::nullopt;
-    return waiting;
+    return split_.rows;
   }
-  const int64_t rows = std::min(waiting, job_rows_) / split_.unit_rows * split_.unit_rows;
+  const int64_t rows = std::min(queue_->rows(), job_rows_) / split_.unit_rows * split_.unit_rows;
   if (rows == 0) return std::nullopt;
   const int64_t bytes = ProblemBytes(RowsOf(problem_, rows, started_jobs_ == 0));
   if (window_bytes_ > 0 && window_bytes_ + bytes > context_.stream.window_bytes) {
@@ -196,15 +208,18 @@ std::unique_ptr<Job> ChunkedRequest::MakeJob(int64_t rows) {
   auto job = std::make_unique<Job>();
   job->problem = piece->problem;
   job->inputs = parameters_;
-  RowQueue::Owners owners = queue_->Take(rows, &job->inputs);
+  RowQueue::Owners owners;
+  std::shared_ptr<RowAssembly> assembly = std::move(assembly_);
+  if (overlapping_) owners = queue_->Take(rows, &job->inputs);
+  if (assembly != nullptr) assembly->Fill(&job->inputs);
   job->flow = flow_;
   job->priority = priority_;
   job->deadline = deadline_;
   job->received = context_.clock.Now();
   job->cancelled = cancelled_;
   job->reserved = true;
-  job->done = [self = shared_from_this(), piece,
-               owners = std::move(owners)](JobResult result) mutable {
+  job->done = [self = shared_from_this(), piece, owners = std::move(owners),
+               assembly = std::move(assembly)](JobResult result) mutable {
     Stream& stream = self->stream_;
     self->OnJobDone(*piece, std::move(result));
     self.reset();
@@ -270,6 +285,7 @@ void ChunkedRequest::EndLocked(const absl::Status& status) {
   error_ = status;
   cancelled_->store(true, std::memory_order_relaxed);
   if (queue_.has_value()) queue_->Clear();
+  assembly_.reset();
   pieces_.clear();
   ReleaseIfIdle();
 }
@@ -303,95 +319,6 @@ absl::Status ChunkedRequest::Expiry(absl::Time now) const {
   return absl::DeadlineExceededError(
       absl::StrCat("no rows came for ", absl::FormatDuration(context_.stream.stall_timeout),
                    " after ", received_rows_, " of ", split_.rows));
-}
-
-bool ChunkedRequest::Finished() const {
-  return !upload_open_ && started_jobs_ > 0 && started_rows_ == split_.rows && pieces_.empty();
-}
-
-bool ChunkedRequest::HasMessage() const {
-  const std::lock_guard lock(mutex_);
-  if (final_taken_) return false;
-  return !error_.ok() || Finished() || (!pieces_.empty() && pieces_.front()->done);
-}
-
-std::optional<ChunkedRequest::Message> ChunkedRequest::TakeMessage() {
-  const std::lock_guard lock(mutex_);
-  if (final_taken_) return std::nullopt;
-  if (error_.ok() && !pieces_.empty()) {
-    if (!pieces_.front()->done) return std::nullopt;
-    if (pieces_.front()->rows > 0) return RowsMessage();
-    window_bytes_ -= pieces_.front()->window_bytes;
-    pieces_.pop_front();
-  }
-  if (!error_.ok() || Finished()) return FinalMessage();
-  return std::nullopt;
-}
-
-ChunkedRequest::Message ChunkedRequest::RowsMessage() {
-  Piece& piece = *pieces_.front();
-  const int64_t rows = std::min(message_rows_, piece.rows - piece.returned_rows);
-  norm::v1::StreamResponse response;
-  response.set_id(id());
-  response.mutable_rows()->set_first_row(piece.first_row + piece.returned_rows);
-  wire::MessageWriter writer;
-  FillRows(piece.problem, piece.result, piece.returned_rows, rows, &writer,
-           response.mutable_rows());
-  exchange_.CountBytes(0, rows * BytesPerRow(problem_, problem_.outputs));
-  Message message;
-  absl::StatusOr<grpc::ByteBuffer> bytes = writer.Build(response);
-  if (!bytes.ok()) {
-    EndLocked(absl::InternalError(absl::StrCat("encoding: ", bytes.status().message())));
-    return FinalMessage();
-  }
-  message.bytes = *std::move(bytes);
-  piece.returned_rows += rows;
-  if (piece.returned_rows == piece.rows) {
-    message.window_bytes = piece.window_bytes;
-    pieces_.pop_front();
-  }
-  return message;
-}
-
-ChunkedRequest::Message ChunkedRequest::FinalMessage() {
-  final_taken_ = true;
-  if (error_.ok()) {
-    norm::v1::StreamResponse response;
-    response.set_id(id());
-    wire::MessageWriter writer;
-    if (header_->request.has_forward()) {
-      exchange_.Respond(header_->request.forward(), std::move(final_), &writer,
-                        response.mutable_forward());
-    } else {
-      exchange_.Respond(header_->request.backward(), std::move(final_), &writer,
-                        response.mutable_backward());
-    }
-    absl::StatusOr<grpc::ByteBuffer> bytes = writer.Build(response);
-    if (bytes.ok()) {
-      exchange_.RecordEnd(direction(), absl::StatusCode::kOk);
-      return {*std::move(bytes), 0};
-    }
-    EndLocked(absl::InternalError(absl::StrCat("encoding: ", bytes.status().message())));
-  }
-  exchange_.RecordEnd(direction(), error_.code());
-  return {ErrorResponse(id(), error_), 0};
-}
-
-void ChunkedRequest::Abandon() {
-  const std::lock_guard lock(mutex_);
-  upload_open_ = false;
-  if (error_.ok()) EndLocked(absl::Status(exchange_.RecordLeft(), "the client has gone"));
-  if (std::exchange(final_taken_, true)) return;
-  exchange_.RecordEnd(direction(), error_.code());
-}
-
-void ChunkedRequest::OnWritten(int64_t window_bytes) {
-  {
-    const std::lock_guard lock(mutex_);
-    window_bytes_ -= window_bytes;
-    last_progress_ = context_.clock.Now();
-  }
-  Pump();
 }
 
 int64_t ChunkedRequest::held_up_bytes() const {

@@ -25,12 +25,13 @@ namespace norm::server {
 /// From the header to the final response.
 ///
 /// Rows that do not depend on each other become jobs as soon as they are here, as large as the
-/// arrivals and kJobBytes allow; the rest is one job once `last` has come. Results wait for their
-/// turn and leave in order.
+/// arrivals and kJobBytes allow. The rest is gathered, in memory that a device takes it from, and is
+/// one job once `last` has come. Results wait for their turn and leave in order.
 ///
 /// Memory:     rows waiting for their job: held_up_bytes(), which the stream keeps near the window by
 ///             not reading. Jobs whose results have not been written: the window, or one job where
-///             that is more. Both count in the scheduler's budget from Open on.
+///             that is more; of a gathered request all inputs and outputs. The scheduler's budget
+///             counts them from Open on.
 /// Ownership:  held by its stream and by its jobs. Borrows context and stream, which outlive its
 ///             jobs (Stream::JobStarts).
 /// Threads:    safe. Never calls the stream with its lock held.
@@ -75,7 +76,6 @@ class ChunkedRequest final : public std::enable_shared_from_this<ChunkedRequest>
   };
   /// The next response message, if one is ready.
   std::optional<Message> TakeMessage() ABSL_LOCKS_EXCLUDED(mutex_);
-  bool HasMessage() const ABSL_LOCKS_EXCLUDED(mutex_);
   void OnWritten(int64_t window_bytes) ABSL_LOCKS_EXCLUDED(mutex_);
   /// Nobody will take messages any more: counts the end of the request where that is still to do.
   /// The caller has the scheduler look for what was cancelled.
@@ -102,7 +102,8 @@ class ChunkedRequest final : public std::enable_shared_from_this<ChunkedRequest>
   absl::Status Decode() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Reserve() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// OK when the rows were taken, else what the request ended with.
-  absl::Status Take(std::shared_ptr<const StreamMessage> message) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status Take(const std::shared_ptr<const StreamMessage>& message)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Check(const StreamMessage& message, int64_t* rows) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// Starts every job that can start.
@@ -136,12 +137,15 @@ class ChunkedRequest final : public std::enable_shared_from_this<ChunkedRequest>
   bool overlapping_ ABSL_GUARDED_BY(mutex_) = false;
   std::array<InputTensor, kTensorRoleCount> parameters_ ABSL_GUARDED_BY(mutex_);
   std::vector<RowColumn> columns_ ABSL_GUARDED_BY(mutex_);
+  int64_t row_bytes_in_ ABSL_GUARDED_BY(mutex_) = 0;  // of all tensors that travel in rows
+  int64_t row_bytes_out_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t job_rows_ ABSL_GUARDED_BY(mutex_) = 0;      // most rows of a job
   int64_t message_rows_ ABSL_GUARDED_BY(mutex_) = 0;  // most rows of a response message
   std::unique_ptr<Reservation> reservation_ ABSL_GUARDED_BY(mutex_);
 
   bool upload_open_ ABSL_GUARDED_BY(mutex_) = true;
-  std::optional<RowQueue> queue_ ABSL_GUARDED_BY(mutex_);
+  std::optional<RowQueue> queue_ ABSL_GUARDED_BY(mutex_);          // of overlapping rows
+  std::shared_ptr<RowAssembly> assembly_ ABSL_GUARDED_BY(mutex_);  // of gathered ones
   int64_t received_rows_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t started_rows_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t started_jobs_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -36,6 +36,9 @@ const wire::Payload& Bytes(const StreamMessage& message, TensorRole role) {
   return message.bytes.payload(Field(message.request.rows(), role));
 }
 
+/// Where the next tensor may begin behind one of so many bytes: see InputMemory.
+int64_t Aligned(int64_t bytes) { return (bytes + 255) / 256 * 256; }
+
 std::string FieldName(TensorRole role) { return absl::StrCat("rows.", TensorRoleName(role)); }
 
 }  // namespace
@@ -115,6 +118,37 @@ RowQueue::Owners RowQueue::Take(int64_t rows, std::array<InputTensor, kTensorRol
     if (entry.rows == 0) entries_.pop_front();
   }
   return owners;
+}
+
+int64_t RowAssembly::MemoryBytes(const std::vector<RowColumn>& columns, int64_t rows) {
+  int64_t bytes = 0;
+  for (const RowColumn& column : columns) bytes += Aligned(rows * column.row_bytes);
+  return bytes;
+}
+
+template <typename Visit>
+void RowAssembly::ForEach(Visit visit) const {
+  std::byte* at = memory_.bytes.get();
+  for (const RowColumn& column : columns_) {
+    visit(column, at);
+    at += Aligned(rows_ * column.row_bytes);
+  }
+}
+
+void RowAssembly::Copy(const StreamMessage& message, int64_t first_row) const {
+  ForEach([&](const RowColumn& column, std::byte* at) {
+    Bytes(message, column.role).CopyTo(at + first_row * column.row_bytes);
+  });
+}
+
+void RowAssembly::Fill(std::array<InputTensor, kTensorRoleCount>* inputs) const {
+  ForEach([&](const RowColumn& column, const std::byte* at) {
+    InputTensor& input = (*inputs)[static_cast<size_t>(column.role)];
+    input.size_bytes = rows_ * column.row_bytes;
+    if (input.size_bytes == 0) return;
+    input.runs = {absl::MakeConstSpan(at, static_cast<size_t>(input.size_bytes))};
+    input.page_locked = true;
+  });
 }
 
 void RowQueue::Clear() {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -58,6 +59,30 @@ class RowQueue {
   std::deque<Entry> entries_;
   int64_t rows_ = 0;
   int64_t bytes_ = 0;
+};
+
+/// Rows put together in memory that an executor takes inputs from: the one copy that the host makes.
+class RowAssembly {
+ public:
+  /// Bytes of memory for so many rows.
+  static int64_t MemoryBytes(const std::vector<RowColumn>& columns, int64_t rows);
+
+  RowAssembly(std::vector<RowColumn> columns, int64_t rows, InputMemory memory)
+      : columns_(std::move(columns)), rows_(rows), memory_(std::move(memory)) {}
+
+  /// Copies the rows of a message, as CountRows found them, to their place.
+  void Copy(const StreamMessage& message, int64_t first_row) const;
+  /// Fills the columns of `inputs` with all rows; this object keeps their bytes alive.
+  void Fill(std::array<InputTensor, kTensorRoleCount>* inputs) const;
+
+ private:
+  /// Calls visit(column, its place).
+  template <typename Visit>
+  void ForEach(Visit visit) const;
+
+  const std::vector<RowColumn> columns_;
+  const int64_t rows_;
+  const InputMemory memory_;
 };
 
 }  // namespace norm::server

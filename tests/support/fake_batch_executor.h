@@ -35,6 +35,11 @@ class FakeBatchExecutor final : public server::BatchExecutor {
   bool healthy() const override { return healthy_.load(); }
   int64_t max_batch_bytes() const override { return options_.max_batch_bytes; }
 
+  absl::StatusOr<server::InputMemory> LeaseInput(int64_t bytes) override {
+    return server::InputMemory{std::shared_ptr<std::byte>(new std::byte[static_cast<size_t>(bytes)],
+                                                          std::default_delete<std::byte[]>())};
+  }
+
   void Start(std::unique_ptr<server::Batch> batch, BatchDone done) override {
     std::lock_guard lock(mutex_);
     ++started_;

@@ -62,6 +62,9 @@ class GatedExecutor final : public server::BatchExecutor {
   int slots() const override { return inner_.slots(); }
   bool healthy() const override { return inner_.healthy(); }
   int64_t max_batch_bytes() const override { return inner_.max_batch_bytes(); }
+  absl::StatusOr<server::InputMemory> LeaseInput(int64_t bytes) override {
+    return inner_.LeaseInput(bytes);
+  }
 
   void Start(std::unique_ptr<server::Batch> batch, BatchDone done) override {
     // std::function copies: what moves only is shared.

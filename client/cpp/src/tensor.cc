@@ -214,6 +214,23 @@ absl::StatusOr<Tensor> Tensor::Allocate(DType dtype, std::vector<int64_t> shape)
   return tensor;
 }
 
+absl::StatusOr<Tensor> Tensor::Over(DType dtype, std::vector<int64_t> shape,
+                                    std::shared_ptr<std::byte[]> memory, int64_t size_bytes) {
+  absl::StatusOr<int64_t> elements = CountElements(shape, dtype);
+  if (!elements.ok()) return elements.status();
+  const int64_t needed = *elements * static_cast<int64_t>(DTypeSize(dtype));
+  if (size_bytes != needed) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("byte size ", size_bytes, " != ", needed, " of the shape"));
+  }
+  Tensor tensor;
+  tensor.dtype_ = dtype;
+  tensor.shape_ = std::move(shape);
+  tensor.elements_ = *elements;
+  tensor.memory_ = std::move(memory);
+  return tensor;
+}
+
 absl::StatusOr<Tensor> Tensor::CopyOf(const TensorView& view) {
   if (absl::Status status = view.Validate(); !status.ok()) return status;
   absl::StatusOr<Tensor> tensor = Allocate(view.dtype(), view.shape());

@@ -19,6 +19,9 @@ class NoScheduler final : public Scheduler {
   absl::StatusOr<std::unique_ptr<Reservation>> Reserve(uint64_t, int64_t, int64_t) override {
     return absl::InternalError("not called");
   }
+  absl::StatusOr<InputMemory> LeaseInput(int64_t) override {
+    return absl::InternalError("not called");
+  }
   void ReapQueue() override {}
   SchedulerLoad Load() const override { return {}; }
 };
