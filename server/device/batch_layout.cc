@@ -11,9 +11,6 @@
 namespace norm::server {
 namespace {
 
-// Long runs are cut, so that threads can share a copy and a device copy can start before its end.
-constexpr size_t kMaxPieceBytes = size_t{1} << 20;
-
 /// The problem whose rows are those of all these jobs, in order.
 NormProblem MergedProblem(absl::Span<const std::unique_ptr<Job>> jobs) {
   NormProblem merged = jobs.front()->problem;
@@ -42,31 +39,31 @@ int64_t Place(const NormProblem& problem, TensorRoleSet roles, int64_t end,
   return end;
 }
 
-absl::Span<const std::unique_ptr<Job>> JobsOf(const BatchSegment& segment, const Batch& batch) {
-  return absl::MakeConstSpan(batch.jobs).subspan(segment.first_job, segment.jobs);
+/// Whether every job of the segment holds this input in page-locked memory.
+bool IsPageLocked(const BatchSegment& segment, const Batch& batch, TensorRole role) {
+  const auto jobs = JobsOf(segment, batch);
+  return std::all_of(jobs.begin(), jobs.end(), [role](const auto& job) {
+    return job->inputs[static_cast<size_t>(role)].page_locked;
+  });
 }
 
-/// The copies of one tensor of a job to `to`.
-void AddPieces(const InputTensor& input, int64_t to, std::vector<CopyPiece>& pieces) {
-  for (absl::Span<const std::byte> run : input.runs) {
-    while (!run.empty()) {
-      const auto piece = run.first(std::min(run.size(), kMaxPieceBytes));
-      pieces.push_back({to, piece});
-      to += static_cast<int64_t>(piece.size());
-      run.remove_prefix(piece.size());
+/// The inputs of the segment that are page-locked, or those that are not.
+TensorRoleSet InputsOf(const BatchSegment& segment, const Batch& batch, bool page_locked) {
+  TensorRoleSet roles;
+  for (int i = 0; i < kTensorRoleCount; ++i) {
+    const auto role = static_cast<TensorRole>(i);
+    if (segment.problem.inputs.Has(role) && IsPageLocked(segment, batch, role) == page_locked) {
+      roles.Add(role);
     }
   }
-}
-
-bool HasExpectedSize(const Job& job, TensorRole role) {
-  const InputTensor& input = job.inputs[static_cast<size_t>(role)];
-  const int64_t held = std::accumulate(
-      input.runs.begin(), input.runs.end(), int64_t{0},
-      [](int64_t sum, const auto& run) { return sum + static_cast<int64_t>(run.size()); });
-  return held == TensorBytes(job.problem, role);
+  return roles;
 }
 
 }  // namespace
+
+absl::Span<const std::unique_ptr<Job>> JobsOf(const BatchSegment& segment, const Batch& batch) {
+  return absl::MakeConstSpan(batch.jobs).subspan(segment.first_job, segment.jobs);
+}
 
 int64_t BatchLayout::rows() const {
   return std::accumulate(
@@ -82,7 +79,6 @@ int64_t BatchLayout::problem_bytes() const {
 
 void MakeBatchLayout(const Batch& batch, BatchLayout& layout) {
   layout.segments.clear();
-  layout.input_bytes = 0;
   layout.output_bytes = 0;
   size_t first_job = 0;
   const auto add = [&](size_t jobs) {
@@ -90,8 +86,6 @@ void MakeBatchLayout(const Batch& batch, BatchLayout& layout) {
     segment.first_job = std::exchange(first_job, first_job + jobs);
     segment.jobs = jobs;
     segment.problem = MergedProblem(JobsOf(segment, batch));
-    layout.input_bytes =
-        Place(segment.problem, segment.problem.inputs, layout.input_bytes, segment.inputs);
     layout.output_bytes =
         Place(segment.problem, segment.problem.outputs, layout.output_bytes, segment.outputs);
   };
@@ -101,6 +95,21 @@ void MakeBatchLayout(const Batch& batch, BatchLayout& layout) {
   for (const int64_t jobs : batch.segment_jobs) {
     add(static_cast<size_t>(jobs));
   }
+  int64_t end = 0;
+  for (const bool page_locked : {false, true}) {
+    for (BatchSegment& segment : layout.segments) {
+      end = Place(segment.problem, InputsOf(segment, batch, page_locked), end, segment.inputs);
+    }
+    (page_locked ? layout.input_bytes : layout.gathered_bytes) = end;
+  }
+}
+
+bool HasExpectedSize(const Job& job, TensorRole role) {
+  const InputTensor& input = job.inputs[static_cast<size_t>(role)];
+  const int64_t held = std::accumulate(
+      input.runs.begin(), input.runs.end(), int64_t{0},
+      [](int64_t sum, const auto& run) { return sum + static_cast<int64_t>(run.size()); });
+  return held == TensorBytes(job.problem, role);
 }
 
 absl::Status CheckInputSizes(const Job& job) {
@@ -113,28 +122,6 @@ absl::Status CheckInputSizes(const Job& job) {
     }
   }
   return absl::OkStatus();
-}
-
-void PlanGather(const Batch& batch, const BatchLayout& layout, std::vector<CopyPiece>& pieces) {
-  pieces.clear();
-  for (const BatchSegment& segment : layout.segments) {
-    for (size_t i = 0; i < kTensorRoleCount; ++i) {
-      const auto role = static_cast<TensorRole>(i);
-      if (!segment.problem.inputs.Has(role)) {
-        continue;
-      }
-      int64_t start = segment.inputs[i].offset;
-      for (const auto& job : JobsOf(segment, batch)) {
-        if (HasExpectedSize(*job, role)) {
-          AddPieces(job->inputs[i], start, pieces);
-        }
-        if (IsParameter(role)) {
-          break;
-        }
-        start += TensorBytes(job->problem, role);
-      }
-    }
-  }
 }
 
 TensorPointers PointInto(const BatchSegment& segment, std::byte* input_slab,

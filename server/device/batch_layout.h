@@ -34,6 +34,9 @@ struct BatchSegment {
 /// the same whether its rows come from one job or many, and whatever lies beside it.
 struct BatchLayout {
   std::vector<BatchSegment> segments;
+  // Of the input slab: first what is gathered on the host, then tensors that are page-locked where
+  // they lie, in every job of their segment.
+  int64_t gathered_bytes = 0;
   int64_t input_bytes = 0;
   int64_t output_bytes = 0;
 
@@ -45,19 +48,12 @@ struct BatchLayout {
 /// Overwrites `layout`, whose memory is used again.
 void MakeBatchLayout(const Batch& batch, BatchLayout& layout);
 
-/// OK when the bytes the job carries are those its problem needs; else INTERNAL with both sizes.
+absl::Span<const std::unique_ptr<Job>> JobsOf(const BatchSegment& segment, const Batch& batch);
+
+/// Whether the job carries as many bytes for this input as its problem needs.
+bool HasExpectedSize(const Job& job, TensorRole role);
+/// OK when it does for all of them; else INTERNAL with both sizes.
 absl::Status CheckInputSizes(const Job& job);
-
-/// One copy from a receive buffer to the input slab.
-struct CopyPiece {
-  int64_t to = 0;  // offset in the slab
-  absl::Span<const std::byte> from;
-};
-
-/// The copies that bring the inputs of every job to their place, in rising order of `to`;
-/// parameters from the first job of each segment alone. Jobs that fail CheckInputSizes leave their
-/// part of the slab as it is. Overwrites `pieces`, whose memory is used again.
-void PlanGather(const Batch& batch, const BatchLayout& layout, std::vector<CopyPiece>& pieces);
 
 /// Pointers to the tensors of a segment in these slabs.
 TensorPointers PointInto(const BatchSegment& segment, std::byte* input_slab,

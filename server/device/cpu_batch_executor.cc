@@ -113,10 +113,10 @@ absl::Status CpuBatchExecutor::Compute(Batch& batch, Scratch& scratch) {
     workspace = *std::move(lease);
   }
 
-  const std::vector<CopyPiece>& pieces = scratch.pieces;
-  PlanGather(batch, layout, scratch.pieces);
-  threads.Run(static_cast<int64_t>(pieces.size()), [&](int64_t i) {
-    const CopyPiece& piece = pieces[static_cast<size_t>(i)];
+  PlanGather(batch, layout, {}, scratch.plan);
+  copied_bytes_.fetch_add(scratch.plan.gathered_bytes, std::memory_order_relaxed);
+  threads.Run(static_cast<int64_t>(scratch.plan.pieces.size()), [&](int64_t i) {
+    const CopyPiece& piece = scratch.plan.pieces[static_cast<size_t>(i)];
     std::memcpy(input->get() + piece.to, piece.from.data(), piece.from.size());
   });
   const auto gathered = SteadyClock::now();

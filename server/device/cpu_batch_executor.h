@@ -1,6 +1,7 @@
 // Runs batches on the CPU kernels.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -14,6 +15,7 @@
 #include "norm/kernels/thread_pool.h"
 #include "server/device/batch_layout.h"
 #include "server/device/buffer_pool.h"
+#include "server/device/gather_plan.h"
 #include "server/device/kernel_args.h"
 #include "server/observability/metrics.h"
 #include "server/scheduler/batch_executor.h"
@@ -53,6 +55,8 @@ class CpuBatchExecutor final : public BatchExecutor {
   void Start(std::unique_ptr<Batch> batch, BatchDone done) override ABSL_LOCKS_EXCLUDED(mutex_);
 
   PoolUsage memory_usage() const { return pool_.usage(); }
+  /// Bytes that were copied from requests; results are not copied.
+  int64_t host_copied_bytes() const { return copied_bytes_.load(std::memory_order_relaxed); }
 
  private:
   struct Work {
@@ -65,7 +69,7 @@ class CpuBatchExecutor final : public BatchExecutor {
   struct Scratch {
     ThreadPool own_thread{1};
     BatchLayout layout;
-    std::vector<CopyPiece> pieces;
+    GatherPlan plan;
     KernelCall call;
   };
   /// Leaves a result for every job.
@@ -76,6 +80,7 @@ class CpuBatchExecutor final : public BatchExecutor {
   Metrics& metrics_;
   BufferPool pool_;
   ThreadPool kernel_threads_;
+  std::atomic<int64_t> copied_bytes_{0};
   std::mutex mutex_;
   std::condition_variable has_work_;
   std::deque<Work> queue_ ABSL_GUARDED_BY(mutex_);

@@ -22,6 +22,7 @@ namespace norm::server {
 struct InputTensor {
   std::vector<absl::Span<const std::byte>> runs;
   int64_t size_bytes = 0;
+  bool page_locked = false;  // all of it: a GPU copies it from where it lies
 };
 
 /// An output tensor in staging memory. `data` stays valid, and its memory out of the pool, while a

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "server/device/buffer_pool.h"
+#include "server/device/gather_plan.h"
 #include "tests/support/job_builder.h"
 
 namespace norm::server {
@@ -35,9 +36,9 @@ BatchLayout LayoutOf(const Batch& batch) {
 std::vector<std::byte> Gather(const Batch& batch, const BatchLayout& layout) {
   std::vector<std::byte> slab(static_cast<size_t>(layout.input_bytes), std::byte{0xEE});
   int64_t last = -1;
-  std::vector<CopyPiece> pieces;
-  PlanGather(batch, layout, pieces);
-  for (const CopyPiece& piece : pieces) {
+  GatherPlan plan;
+  PlanGather(batch, layout, {}, plan);
+  for (const CopyPiece& piece : plan.pieces) {
     EXPECT_GT(piece.to, last);
     last = piece.to;
     std::memcpy(slab.data() + piece.to, piece.from.data(), piece.from.size());

@@ -261,6 +261,25 @@ TEST_P(ExecutorConformanceTest, AJobOfTheWrongSizeFailsAlone) {
   test::ExpectMatchesOracle(jobs[2], results[2]);
 }
 
+TEST_P(ExecutorConformanceTest, CopiesEachInputOnceAndNoOutput) {
+  Make(256 * kMib);
+  const auto copied_by = [&](std::vector<test::JobBuilder> builders) {
+    const int64_t before = under_test_.host_copied_bytes();
+    for (const JobResult& result : Run(std::move(builders))) {
+      EXPECT_TRUE(result.status.ok()) << result.status;
+    }
+    return under_test_.host_copied_bytes() - before;
+  };
+  for (const int64_t rows : {3, 300, 30'000}) {
+    const NormProblem problem = test::LayerNormProblem(rows, 200);
+    const int64_t x_bytes = TensorBytes(problem, Role::kX);
+    EXPECT_EQ(copied_by({test::JobBuilder(problem)}), x_bytes + ParameterBytes(problem));
+    // Of concatenated jobs the parameters come once.
+    EXPECT_EQ(copied_by({test::JobBuilder(problem), test::JobBuilder(problem)}),
+              2 * x_bytes + ParameterBytes(problem));
+  }
+}
+
 TEST_P(ExecutorConformanceTest, TimesTheStages) {
   Make(256 * kMib);
   const JobResult result = Run({test::JobBuilder(test::RmsNormProblem(4096, 1024))})[0];

@@ -21,6 +21,7 @@ struct ExecutorUnderTest {
   std::unique_ptr<BatchExecutor> executor;
   std::function<PoolUsage()> staging;  // of the memory that results live in
   std::function<PoolUsage()> device;   // of the memory that kernels use
+  std::function<int64_t()> host_copied_bytes;
 };
 
 struct ExecutorCase {
