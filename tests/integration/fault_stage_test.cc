@@ -61,7 +61,8 @@ class FaultStageTest : public testing::TestWithParam<std::tuple<Stage, Fault>> {
   /// Past every deadline and time limit of the server, without waiting for them.
   void LetTimePass() {
     server_.clock().Advance(absl::Minutes(20));
-    server_.server().scheduler().ReapQueue();
+    // While the clock is closed, whoever reads it in the scheduler holds its mutex.
+    if (stage() != Stage::kDecode) server_.server().scheduler().ReapQueue();
   }
   std::future<absl::Status> Drain() {
     return std::async(std::launch::async, [this] { return server_.server().server().Drain(); });
