@@ -81,7 +81,33 @@ void AddEcho(const LoadOptions& options, const LoadResult& result, std::string* 
                         Microseconds(over->p50), Microseconds(over->p99));
 }
 
+void AddFlood(const LoadOptions& options, const LoadResult& result, std::string* table) {
+  if (!result.flood.has_value()) return;
+  const LoadFlood& flood = *options.flood;
+  absl::StrAppend(table, "the same requests alone\n");
+  AddLoad(result.flood->alone, table);
+  absl::StrAppendFormat(table, "the flood: %s, %d connections x %d in flight\n",
+                        flood.mix.empty() ? "the same cases" : flood.mix, flood.connections,
+                        flood.in_flight);
+  AddLoad(result.flood->flood, table);
+  const std::optional<FloodComparison> over = CompareWithAlone(result);
+  if (!over.has_value()) return;
+  absl::StrAppendFormat(table, "%-13s %10.2f times alone at p50, %.2f at p99\n", "beside it",
+                        over->p50, over->p99);
+}
+
 }  // namespace
+
+std::optional<FloodComparison> CompareWithAlone(const LoadResult& result) {
+  if (!result.flood.has_value() || !result.flood->alone.all.latency.has_value() ||
+      !result.load.all.latency.has_value()) {
+    return std::nullopt;
+  }
+  const LatencySummary& beside = *result.load.all.latency;
+  const LatencySummary& alone = *result.flood->alone.all.latency;
+  return FloodComparison{.p50 = Microseconds(beside.p50) / Microseconds(alone.p50),
+                         .p99 = Microseconds(beside.p99) / Microseconds(alone.p99)};
+}
 
 std::optional<EchoComparison> CompareWithEcho(const LoadResult& result) {
   if (!result.echo.has_value() || !result.echo->all.latency.has_value() ||
@@ -117,6 +143,7 @@ std::string LoadTable(const LoadOptions& options, const ServerIdentity& server,
   AddStages(result.load.all, &table);
   AddCases(options, result.load, &table);
   AddEcho(options, result, &table);
+  AddFlood(options, result, &table);
   return table;
 }
 

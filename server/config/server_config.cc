@@ -49,6 +49,13 @@ ABSL_FLAG(int64_t, max_stream_requests, 128,
 ABSL_FLAG(
     ByteSize, max_stream_unsent_bytes, ByteSize{64 * kMiB},
     "Finished responses one NormalizeStream may hold for a slow reader; reading pauses there.");
+ABSL_FLAG(int64_t, max_stream_uploads, 64,
+          "Chunked requests one NormalizeStream may have in flight; more are refused.");
+ABSL_FLAG(ByteSize, stream_window_bytes, ByteSize{32 * kMiB},
+          "Of one chunked request: rows that wait for a launch, where reading pauses, and inputs "
+          "and outputs of launches until their results are sent.");
+ABSL_FLAG(absl::Duration, stream_stall_timeout, absl::Seconds(30),
+          "How long a chunked request may wait for rows.");
 ABSL_FLAG(ByteSize, max_unsent_bytes, ByteSize{kGiB},
           "Responses that wait for their readers, all connections together; beyond it, connections "
           "that have their equal part of it get no more requests in.");
@@ -206,6 +213,13 @@ absl::StatusOr<ServerConfig> ReadServerConfig() {
       check.Size("max_unsent_bytes", absl::GetFlag(FLAGS_max_unsent_bytes), 1024, kMaxPool);
   grpc.write_timeout = check.Time("write_timeout", absl::GetFlag(FLAGS_write_timeout),
                                   absl::Milliseconds(1), absl::Hours(24));
+  grpc.max_stream_uploads =
+      check.Range("max_stream_uploads", absl::GetFlag(FLAGS_max_stream_uploads), 1, kMaxCount);
+  grpc.stream_window_bytes =
+      check.Size("stream_window_bytes", absl::GetFlag(FLAGS_stream_window_bytes), 1024, kMaxPool);
+  grpc.stream_stall_timeout =
+      check.Time("stream_stall_timeout", absl::GetFlag(FLAGS_stream_stall_timeout),
+                 absl::Milliseconds(1), absl::Hours(24));
   grpc.min_client_ping_interval =
       check.Time("min_client_ping_interval", absl::GetFlag(FLAGS_min_client_ping_interval),
                  absl::Milliseconds(1), absl::Hours(1));

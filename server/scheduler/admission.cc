@@ -102,7 +102,9 @@ bool BatchingScheduler::DisplaceBytes(uint64_t flow, int64_t missing, Effects& e
   for (const auto& [excess, other] : excesses) {
     const int64_t floor = flows_.Of(other).bytes + excess;
     while (in_flight_bytes_ > target && flows_.Of(other).bytes > floor) {
-      Displace(queue_.TakeLast(other), effects);
+      std::unique_ptr<Job> last = queue_.TakeLast(other);
+      if (last == nullptr) break;
+      Displace(std::move(last), effects);
     }
   }
   return true;

@@ -16,6 +16,9 @@ constexpr absl::Duration kReplacementRetryAfter = absl::Seconds(1);
 // Departed callers are looked for at most this often: a scan visits every waiting job.
 constexpr absl::Duration kReapInterval = absl::Milliseconds(1);
 
+/// What a job adds to those in flight: a reserved one was counted before.
+int64_t CountedBytes(const Job& job) { return job.reserved ? 0 : ProblemBytes(job.problem); }
+
 int TotalSlots(const std::vector<BatchExecutor*>& executors) {
   return std::accumulate(executors.begin(), executors.end(), 0,
                          [](int sum, const BatchExecutor* e) { return sum + e->slots(); });
@@ -79,13 +82,15 @@ absl::Status BatchingScheduler::Submit(std::unique_ptr<Job>& job) {
     const size_t device = FreeDevice(bytes);
     const bool waits = device == devices_.size() || gathers;
     status = CheckJob(*job, bytes, now);
-    if (status.ok() && device == devices_.size()) status = CheckWait(*job, now);
-    if (status.ok()) status = MakeRoom(*job, bytes, waits, effects);
+    if (!job->reserved) {
+      if (status.ok() && device == devices_.size()) status = CheckWait(*job, now);
+      if (status.ok()) status = MakeRoom(*job, bytes, waits, effects);
+    }
     if (!status.ok()) return status;
     job->submitted = now;
     ++in_flight_requests_;
-    in_flight_bytes_ += bytes;
-    flows_.Accept(job->flow, bytes, waits);
+    in_flight_bytes_ += CountedBytes(*job);
+    flows_.Accept(job->flow, CountedBytes(*job), waits);
     if (waits) {
       ++filing_jobs_;
     } else {
@@ -163,10 +168,9 @@ void BatchingScheduler::AddLaunch(size_t device, std::unique_ptr<Batch> batch, a
 }
 
 void BatchingScheduler::Settle(const Job& job) {
-  const int64_t bytes = ProblemBytes(job.problem);
   --in_flight_requests_;
-  in_flight_bytes_ -= bytes;
-  flows_.Settle(job.flow, bytes);
+  in_flight_bytes_ -= CountedBytes(job);
+  flows_.Settle(job.flow, CountedBytes(job));
   ++ending_jobs_;
 }
 

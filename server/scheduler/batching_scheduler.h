@@ -79,6 +79,9 @@ class BatchingScheduler final : public Scheduler {
   BatchingScheduler& operator=(const BatchingScheduler&) = delete;
 
   absl::Status Submit(std::unique_ptr<Job>& job) override ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<std::unique_ptr<Reservation>> Reserve(uint64_t flow, int64_t bytes,
+                                                       int64_t largest_job_bytes) override
+      ABSL_LOCKS_EXCLUDED(mutex_);
   void ReapQueue() override ABSL_LOCKS_EXCLUDED(mutex_);
   SchedulerLoad Load() const override ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -108,6 +111,8 @@ class BatchingScheduler final : public Scheduler {
     std::vector<Ending> endings;
   };
 
+  class BudgetShare;  // what Reserve hands out
+
   /// Whether the job may be accepted at all, whatever waits.
   absl::Status CheckJob(const Job& job, int64_t bytes, absl::Time now)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -127,6 +132,7 @@ class BatchingScheduler final : public Scheduler {
   /// is over it.
   bool DisplaceWaiting(uint64_t flow, Effects& effects) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Displace(std::unique_ptr<Job> job, Effects& effects) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ReturnReserved(uint64_t flow, int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Refuse(RejectReason reason, const std::string& message, absl::Duration retry_after)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// When the queue will have moved up by one.

@@ -77,6 +77,9 @@ struct Job {
   /// Set by the transport when the caller has gone; looked at before the job is launched. Shared
   /// with the call.
   std::shared_ptr<std::atomic<bool>> cancelled;
+  /// Its bytes are part of a Reservation that outlives it: they are not counted again, and what
+  /// others have in the server neither refuses nor displaces it.
+  bool reserved = false;
   absl::AnyInvocable<void(JobResult)> done;
 };
 

@@ -93,7 +93,7 @@ void JobQueue::Push(std::unique_ptr<Job> job, std::optional<JobKeys> keys, absl:
   of.cost += cost;
   Update(of, job->flow, [&](Flow& flow) {
     ++flow.jobs;
-    flow.bytes += bytes;
+    if (!job->reserved) flow.bytes += bytes;
     flow.cost += cost;
     if (!held) flow.released.insert(position);
   });
@@ -281,7 +281,7 @@ std::unique_ptr<Job> JobQueue::Take(uint64_t arrival) {
   of.cost -= entry.cost;
   Update(of, job.flow, [&](Flow& flow) {
     --flow.jobs;
-    flow.bytes -= entry.bytes;
+    if (!entry.job->reserved) flow.bytes -= entry.bytes;
     flow.cost -= entry.cost;
     flow.released.erase(position);
   });
@@ -298,8 +298,10 @@ std::unique_ptr<Job> JobQueue::TakeLast(uint64_t flow_id) {
   for (const Priority priority : kBulkFirst) {
     const Class& of = ClassOf(priority);
     const auto flow = of.flows.find(flow_id);
-    if (flow != of.flows.end() && !flow->second->released.empty()) {
-      return Take(flow->second->released.rbegin()->second);
+    if (flow == of.flows.end()) continue;
+    const Positions& released = flow->second->released;
+    for (auto last = released.rbegin(); last != released.rend(); ++last) {
+      if (!entries_.at(last->second).job->reserved) return Take(last->second);
     }
   }
   return nullptr;

@@ -79,8 +79,8 @@ class JobQueue {
   /// exceeds a limit. Segments are in the order of their first jobs.
   Popped PopBatch(const BatchLimits& limits);
 
-  /// The released job of a flow that would be served last, bulk before interactive; null when it
-  /// has none.
+  /// The released job of a flow that would be served last, bulk before interactive, and is not
+  /// reserved; null when it has none.
   std::unique_ptr<Job> TakeLast(uint64_t flow);
   /// Jobs whose deadline is at or before `now`.
   std::vector<std::unique_ptr<Job>> TakeExpired(absl::Time now);
@@ -91,7 +91,7 @@ class JobQueue {
 
   bool empty() const { return entries_.empty(); }
   int64_t size() const { return static_cast<int64_t>(entries_.size()); }
-  /// ProblemBytes of a flow's jobs here.
+  /// ProblemBytes of a flow's jobs here that are not reserved.
   int64_t BytesOf(uint64_t flow) const;
   /// Infinite when no job has one.
   absl::Time NextDeadline() const;
@@ -135,7 +135,7 @@ class JobQueue {
   };
   struct Flow {
     int64_t tag = 0;
-    int64_t bytes = 0;   // of all its jobs
+    int64_t bytes = 0;   // of all its jobs but reserved ones
     int64_t cost = 0;    // of all its jobs
     int64_t jobs = 0;    // held ones included
     Positions released;  // what may be served

@@ -18,6 +18,7 @@
 #include "server/transport/health.h"
 #include "server/transport/listen_address.h"
 #include "server/transport/norm_service.h"
+#include "server/transport/queue_inbox.h"
 #include "server/transport/server_service.h"
 #include "server/transport/serving_context.h"
 #include "server/transport/stream_service.h"
@@ -49,7 +50,9 @@ class GrpcServer::Impl {
                  calls_,
                  unsent_,
                  {options.max_message_bytes},
-                 {options.max_stream_requests, options.max_stream_unsent_bytes}},
+                 {options.max_stream_requests, options.max_stream_unsent_bytes,
+                  options.max_stream_uploads, options.stream_window_bytes,
+                  options.stream_stall_timeout}},
         server_service_(std::move(description), context_) {}
 
   ~Impl() { Shutdown(absl::ZeroDuration()).IgnoreError(); }
@@ -98,11 +101,13 @@ class GrpcServer::Impl {
                    : options_.listen;
     health_.emplace(server_->GetHealthCheckService(), context_.metrics);
     for (auto& queue : queues_) {
+      QueueInbox& inbox = *inboxes_.emplace_back(std::make_unique<QueueInbox>(*queue));
       for (int i = 0; i < kArmedUnaryCalls; ++i) {
-        ArmUnaryCalls(norm_service_, *queue, context_);
+        ArmUnaryCalls(norm_service_, *queue, inbox, context_);
         ArmEchoCall(echo_service_, *queue, context_);
       }
-      for (int i = 0; i < kArmedStreamCalls; ++i) ArmStreamCall(norm_service_, *queue, context_);
+      for (int i = 0; i < kArmedStreamCalls; ++i)
+        ArmStreamCall(norm_service_, *queue, inbox, context_);
       threads_.emplace_back([raw = queue.get()] { Poll(*raw); });
     }
     return absl::OkStatus();
@@ -163,6 +168,7 @@ class GrpcServer::Impl {
   ServerService server_service_;
   EchoAsyncService echo_service_;
   std::vector<std::unique_ptr<grpc::ServerCompletionQueue>> queues_;
+  std::vector<std::unique_ptr<QueueInbox>> inboxes_;  // of each queue
   std::unique_ptr<grpc::Server> server_;
   std::optional<Health> health_;
   std::vector<std::thread> threads_;

@@ -36,8 +36,8 @@ template <typename Method>
 class UnaryCall final : public Call {
  public:
   static void Arm(NormalizationAsyncService& service, grpc::ServerCompletionQueue& queue,
-                  const ServingContext& context) {
-    auto* call = new UnaryCall(service, queue, context);
+                  QueueInbox& inbox, const ServingContext& context) {
+    auto* call = new UnaryCall(service, queue, inbox, context);
     call->server_context_.AsyncNotifyWhenDone(call->done_.Tag());
     (service.*Method::kArm)(&call->server_context_, &call->request_bytes_, &call->responder_,
                             &queue, &queue, call->arrived_.Tag());
@@ -45,8 +45,8 @@ class UnaryCall final : public Call {
 
  private:
   UnaryCall(NormalizationAsyncService& service, grpc::ServerCompletionQueue& queue,
-            const ServingContext& context)
-      : Call(context.calls), service_(service), queue_(queue), context_(context) {}
+            QueueInbox& inbox, const ServingContext& context)
+      : Call(context.calls), service_(service), queue_(queue), inbox_(inbox), context_(context) {}
 
   void OnArrived(bool ok) {
     if (!ok) {
@@ -55,7 +55,7 @@ class UnaryCall final : public Call {
       return;
     }
     Begin();
-    Arm(service_, queue_, context_);
+    Arm(service_, queue_, inbox_, context_);
     const uint64_t flow = FlowOf(server_context_);
     unsent_.SetFlow(flow);
     exchange_.emplace(context_, flow, context_.clock.Now());
@@ -79,8 +79,19 @@ class UnaryCall final : public Call {
     return status;
   }
 
+  /// On a thread of the device.
   void OnJobDone(JobResult result) {
+    result_ = std::move(result);
+    if (SentAtOnce(result_)) {
+      Respond(true);
+    } else {
+      inbox_.Post(responding_.Event());
+    }
+  }
+
+  void Respond(bool) {
     message_ = wire::ReceivedMessage();
+    JobResult result = std::move(result_);
     if (!result.status.ok()) {
       Fail(result.status);
       return;
@@ -129,6 +140,7 @@ class UnaryCall final : public Call {
 
   NormalizationAsyncService& service_;
   grpc::ServerCompletionQueue& queue_;
+  QueueInbox& inbox_;
   const ServingContext& context_;
   grpc::ServerContext server_context_;
   UnsentResponses::OfCall unsent_{context_.unsent, server_context_};
@@ -137,10 +149,12 @@ class UnaryCall final : public Call {
   CallEvent<UnaryCall> arrived_{this, &UnaryCall::OnArrived};
   CallEvent<UnaryCall> done_{this, &UnaryCall::OnDone};
   CallEvent<UnaryCall> finished_{this, &UnaryCall::OnFinished};
+  CallEvent<UnaryCall> responding_{this, &UnaryCall::Respond};
 
   wire::ReceivedMessage message_;
   typename Method::Request request_;
   std::optional<Exchange> exchange_;
+  JobResult result_;  // between the job's end and the response
   std::shared_ptr<std::atomic<bool>> cancelled_ = std::make_shared<std::atomic<bool>>(false);
   absl::Time handed_over_;
 };
@@ -148,9 +162,9 @@ class UnaryCall final : public Call {
 }  // namespace
 
 void ArmUnaryCalls(NormalizationAsyncService& service, grpc::ServerCompletionQueue& queue,
-                   const ServingContext& context) {
-  UnaryCall<ForwardMethod>::Arm(service, queue, context);
-  UnaryCall<BackwardMethod>::Arm(service, queue, context);
+                   QueueInbox& inbox, const ServingContext& context) {
+  UnaryCall<ForwardMethod>::Arm(service, queue, inbox, context);
+  UnaryCall<BackwardMethod>::Arm(service, queue, inbox, context);
 }
 
 }  // namespace norm::server

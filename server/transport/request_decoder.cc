@@ -187,9 +187,9 @@ std::optional<RequestKind> KindOfAny(const Request& request) {
 
 absl::StatusOr<std::unique_ptr<Job>> DecodeRequest(const norm::v1::NormalizeRequest& request,
                                                    const wire::ReceivedMessage& message,
-                                                   const DecodeLimits& limits) {
+                                                   const DecodeLimits& limits, Transfer transfer) {
   const RequestTensors tensors = TensorsOf(request);
-  JobBuilder builder(tensors, message);
+  JobBuilder builder(tensors, message, transfer);
   NormProblem& problem = builder.problem();
   problem.direction = Direction::kForward;
   absl::Status status = ReadPriority(request, builder.priority());
@@ -205,9 +205,9 @@ absl::StatusOr<std::unique_ptr<Job>> DecodeRequest(const norm::v1::NormalizeRequ
 
 absl::StatusOr<std::unique_ptr<Job>> DecodeRequest(
     const norm::v1::NormalizeBackwardRequest& request, const wire::ReceivedMessage& message,
-    const DecodeLimits& limits) {
+    const DecodeLimits& limits, Transfer transfer) {
   const RequestTensors tensors = TensorsOf(request);
-  JobBuilder builder(tensors, message);
+  JobBuilder builder(tensors, message, transfer);
   NormProblem& problem = builder.problem();
   problem.direction = Direction::kBackward;
   absl::Status status = ReadPriority(request, builder.priority());

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "absl/time/time.h"
 #include "server/observability/logging.h"
 #include "server/observability/metrics.h"
 #include "server/scheduler/clock.h"
@@ -19,6 +20,13 @@ struct StreamLimits {
   /// Finished responses that wait for a slow reader; reading pauses there. The memory of one stream
   /// is bounded by this plus max_requests responses.
   int64_t max_unsent_bytes = 0;
+  /// Chunked requests in flight; more are refused.
+  int64_t max_uploads = 0;
+  /// Rows of one chunked request that wait for their job, where reading pauses (twice that for all
+  /// of a stream), and inputs and outputs of its jobs until their results are written.
+  int64_t window_bytes = 0;
+  /// How long a chunked request may wait for rows.
+  absl::Duration stall_timeout;
 };
 
 /// Borrowed by every call; outlives all of them.

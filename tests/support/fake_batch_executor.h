@@ -69,8 +69,10 @@ class FakeBatchExecutor final : public server::BatchExecutor {
     running.done(std::move(running.batch));
   }
   /// Ends the oldest batch with these results as they are.
-  void FinishWith(std::vector<server::JobResult> results) {
-    Running running = Take(0);
+  void FinishWith(std::vector<server::JobResult> results) { FinishAs(0, std::move(results)); }
+  /// Ends the i-th running batch with these results as they are.
+  void FinishAs(int i, std::vector<server::JobResult> results) {
+    Running running = Take(i);
     running.batch->results = std::move(results);
     running.done(std::move(running.batch));
   }

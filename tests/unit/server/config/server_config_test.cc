@@ -72,6 +72,9 @@ TEST_F(ServerConfigTest, EveryRoomGetsItsOptions) {
                       "--device_pool_bytes=3GiB",
                       "--port_file=/tmp/p",
                       "--max_stream_requests=9",
+                      "--max_stream_uploads=3",
+                      "--stream_window_bytes=5MiB",
+                      "--stream_stall_timeout=7s",
                       "--max_unsent_bytes=5MiB",
                       "--write_timeout=3s",
                       "--max_queue_delay=250us",
@@ -92,6 +95,9 @@ TEST_F(ServerConfigTest, EveryRoomGetsItsOptions) {
   EXPECT_EQ(config->grpc.max_message_bytes, 64 << 20);
   EXPECT_EQ(config->grpc.receive_quota_bytes, 1 << 30);
   EXPECT_EQ(config->grpc.max_stream_requests, 9);
+  EXPECT_EQ(config->grpc.max_stream_uploads, 3);
+  EXPECT_EQ(config->grpc.stream_window_bytes, 5 << 20);
+  EXPECT_EQ(config->grpc.stream_stall_timeout, absl::Seconds(7));
   EXPECT_EQ(config->grpc.max_unsent_bytes, 5 << 20);
   EXPECT_EQ(config->grpc.write_timeout, absl::Seconds(3));
   EXPECT_EQ(config->grpc.max_concurrent_streams, 12);

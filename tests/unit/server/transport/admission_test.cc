@@ -16,6 +16,9 @@ constexpr uint64_t kOther = 2;
 class NoScheduler final : public Scheduler {
  public:
   absl::Status Submit(std::unique_ptr<Job>&) override { return absl::InternalError("not called"); }
+  absl::StatusOr<std::unique_ptr<Reservation>> Reserve(uint64_t, int64_t, int64_t) override {
+    return absl::InternalError("not called");
+  }
   void ReapQueue() override {}
   SchedulerLoad Load() const override { return {}; }
 };

@@ -7,6 +7,7 @@
 #include <string>
 #include <variant>
 
+#include "norm/client/result_tensor.h"
 #include "norm/client/tensor.h"
 #include "norm/kernels/op_types.h"
 
@@ -123,20 +124,20 @@ struct Timing {
 
 /// The optional tensors are there when the request asked for them (see the request's fields).
 struct ForwardResult {
-  Tensor y;
-  std::optional<Tensor> mean;
-  std::optional<Tensor> rstd;
-  std::optional<Tensor> residual_sum;
-  std::optional<Tensor> running_mean;
-  std::optional<Tensor> running_var;
+  ResultTensor y;
+  std::optional<ResultTensor> mean;
+  std::optional<ResultTensor> rstd;
+  std::optional<ResultTensor> residual_sum;
+  std::optional<ResultTensor> running_mean;
+  std::optional<ResultTensor> running_var;
   Timing timing;
   int64_t message_bytes = 0;  // of the response as it came
 };
 
 struct BackwardResult {
-  Tensor dx;  // with a residual, the gradient of x and of residual alike
-  std::optional<Tensor> dweight;
-  std::optional<Tensor> dbias;
+  ResultTensor dx;  // with a residual, the gradient of x and of residual alike
+  std::optional<ResultTensor> dweight;
+  std::optional<ResultTensor> dbias;
   Timing timing;
   int64_t message_bytes = 0;  // of the response as it came
 };

@@ -1,4 +1,4 @@
-// Tensors on the client's side: views of the caller's memory going out, owned memory coming back.
+// Tensors on the client's side: views of the caller's memory, and tensors that own theirs.
 #pragma once
 
 #include <cstddef>
