@@ -90,6 +90,10 @@ class Metrics {
   void SetDraining(bool draining);
   void AddStreams(int64_t delta);
 
+  struct StageTotal {
+    uint64_t requests = 0;
+    double seconds = 0;
+  };
   /// Totals for ServerService.GetStatistics.
   struct Totals {
     uint64_t requests_ok = 0;
@@ -98,6 +102,8 @@ class Metrics {
     uint64_t rows = 0;
     uint64_t bytes_in = 0;
     uint64_t bytes_out = 0;
+    StageTotal encode;
+    StageTotal send;
   };
   Totals totals() const;
 
