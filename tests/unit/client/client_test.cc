@@ -368,6 +368,8 @@ TEST_F(ClientTest, ReadsServerInfoStatisticsAndHealth) {
   ASSERT_EQ(info->capabilities.size(), 1u);  // the dtype of a newer server is left out
   EXPECT_EQ(info->capabilities[0].weight_dtypes.at(0), DType::kF32);
   EXPECT_EQ(client->GetStatistics(kTimeout)->bytes_in, uint64_t{1} << 40);
+  EXPECT_EQ(client->GetStatistics(kTimeout)->encode.requests, 3U);
+  EXPECT_EQ(client->GetStatistics(kTimeout)->send.seconds, 0.5);
   EXPECT_EQ(*client->CheckHealth("", kTimeout), Health::kServing);
   server_.health()->SetServingStatus("", false);
   EXPECT_EQ(*client->CheckHealth("", kTimeout), Health::kNotServing);
