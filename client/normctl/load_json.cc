@@ -128,6 +128,8 @@ json Result(const LoadOptions& options, const LoadResult& result) {
     report["cases"].push_back(one);
   }
   report["echo"] = result.echo.has_value() ? Outcome(*result.echo) : json(nullptr);
+  report["server_stages_us"] = {{"encode", OrNull(result.server_stages.encode_us)},
+                                {"send", OrNull(result.server_stages.send_us)}};
   report["over_echo"] = OverEcho(result);
   report["alone"] = result.flood.has_value() ? Outcome(result.flood->alone) : json(nullptr);
   report["flood"] = result.flood.has_value() ? Outcome(result.flood->flood) : json(nullptr);

@@ -41,7 +41,12 @@ void AddLoad(const LoadOutcome& outcome, std::string* table) {
   if (outcome.not_sent.has_value()) AddLatency("send delay us", outcome.send_delay, table);
 }
 
-void AddStages(const LoadFigures& figures, std::string* table) {
+void AddServerStage(const char* name, const std::optional<double>& mean_us, std::string* table) {
+  if (!mean_us.has_value()) return;
+  absl::StrAppendFormat(table, "  %-11s %10.1f %10s %10s %10s\n", name, *mean_us, "-", "-", "-");
+}
+
+void AddStages(const LoadFigures& figures, const ServerStages& server, std::string* table) {
   if (!figures.stages.has_value()) return;
   absl::StrAppendFormat(table, "%-13s %10s %10s %10s %10s\n", "stage us", "mean", "p50", "p99",
                         "max");
@@ -52,6 +57,8 @@ void AddStages(const LoadFigures& figures, std::string* table) {
                           Microseconds(stage.p50), Microseconds(stage.p99),
                           Microseconds(stage.max));
   }
+  AddServerStage("encode", server.encode_us, table);
+  AddServerStage("send", server.send_us, table);
   absl::StrAppendFormat(table, "%-13s %10.3f\n", "launches/req.", figures.launches_per_request);
 }
 
@@ -140,7 +147,7 @@ std::string LoadTable(const LoadOptions& options, const ServerIdentity& server,
                                : "closed loop";
   std::string table = absl::StrCat(loop, " of ", DescribeLoad(options, server), "\n");
   AddLoad(result.load, &table);
-  AddStages(result.load.all, &table);
+  AddStages(result.load.all, result.server_stages, &table);
   AddCases(options, result.load, &table);
   AddEcho(options, result, &table);
   AddFlood(options, result, &table);

@@ -28,6 +28,18 @@ std::vector<int64_t> Shares(const std::vector<LoadCase>& cases) {
   return shares;
 }
 
+std::optional<double> MeanMicroseconds(const client::StageTotal& before,
+                                       const client::StageTotal& after) {
+  if (after.requests <= before.requests) return std::nullopt;
+  return 1e6 * (after.seconds - before.seconds) /
+         static_cast<double>(after.requests - before.requests);
+}
+
+ServerStages Between(const client::ServerStatistics& before,
+                     const client::ServerStatistics& after) {
+  return {MeanMicroseconds(before.encode, after.encode), MeanMicroseconds(before.send, after.send)};
+}
+
 }  // namespace
 
 /// What one client sends, and its connections.
@@ -53,6 +65,11 @@ class LoadSession::Side {
 
   PhaseParts Requests(LoadProgress& progress) const { return Parts(connections_, progress); }
   PhaseParts Echoes(LoadProgress& progress) const { return Parts(echoes_, progress); }
+
+  /// Zeros where the server has none.
+  client::ServerStatistics Statistics(absl::Duration timeout) const {
+    return clients_[0]->GetStatistics(timeout).value_or(client::ServerStatistics());
+  }
 
   const std::string& server_version() const { return server_version_; }
   const std::vector<std::string>& devices() const { return devices_; }
@@ -148,10 +165,12 @@ class LoadSession::Impl {
       if (!first.ok()) return first.status();
       echoes.Add(*std::move(first));
     }
+    const client::ServerStatistics before = side_.Statistics(options_.timeout);
     absl::StatusOr<LoadSamples> load =
         RunPhase(side_.Requests(progress), seconds, rate, label + "requests");
     if (!load.ok()) return load.status();
     LoadResult result;
+    result.server_stages = Between(before, side_.Statistics(options_.timeout));
     result.load = Summarize(*std::move(load), SampleStages::kPresent);
     if (!with_echo) return result;
     absl::StatusOr<LoadSamples> second =

@@ -13,6 +13,12 @@
 
 namespace norm::normctl {
 
+/// Means over the requests that the server answered while the load ran, by its own counters.
+struct ServerStages {
+  std::optional<double> encode_us;
+  std::optional<double> send_us;
+};
+
 /// What a flood did to the requests.
 struct FloodResult {
   LoadOutcome alone;  // the requests before it came
@@ -23,6 +29,7 @@ struct LoadResult {
   LoadOutcome load;                  // beside the flood, where there is one
   std::optional<LoadOutcome> echo;   // when asked for; bytes are those of whole messages
   std::optional<FloodResult> flood;  // likewise
+  ServerStages server_stages;        // empty for a server that does not count them
 };
 
 /// Connections to one server and everything that is sent over them. One Run at a time.

@@ -68,6 +68,8 @@ ABSL_FLAG(ByteSize, max_in_flight_bytes, ByteSize{8 * kGiB},
           "max_queue_requests.");
 ABSL_FLAG(absl::Duration, max_queue_delay, absl::ZeroDuration(),
           "How long a request may wait for others to share its launch although a slot is free.");
+ABSL_FLAG(int, express_slots, 1,
+          "Of --slots, those that launches of more than 1 MiB leave to smaller ones.");
 ABSL_FLAG(int, bulk_share_percent, 10,
           "What bulk requests get of the work while interactive ones wait.");
 ABSL_FLAG(int64_t, max_batch_rows, 65536, "Rows of requests that are merged into one launch.");
@@ -245,6 +247,8 @@ absl::StatusOr<ServerConfig> ReadServerConfig() {
   }
   scheduler.max_queue_delay = check.Time("max_queue_delay", absl::GetFlag(FLAGS_max_queue_delay),
                                          absl::ZeroDuration(), absl::Seconds(10));
+  scheduler.express_slots =
+      static_cast<int>(check.Range("express_slots", absl::GetFlag(FLAGS_express_slots), 0, 63));
   scheduler.bulk_share_percent = static_cast<int>(
       check.Range("bulk_share_percent", absl::GetFlag(FLAGS_bulk_share_percent), 1, 99));
   scheduler.max_batch_rows = check.Range("max_batch_rows", absl::GetFlag(FLAGS_max_batch_rows), 1,

@@ -155,6 +155,12 @@ Metrics::Totals Metrics::totals() const {
   totals.rows = Read(impl_->rows);
   for (const Counter& bytes : impl_->bytes_in) totals.bytes_in += Read(bytes);
   for (const Counter& bytes : impl_->bytes_out) totals.bytes_out += Read(bytes);
+  const auto stage = [this](Stage which) {
+    const auto histogram = impl_->stage_seconds[static_cast<size_t>(which)].Read();
+    return StageTotal{histogram.sample_count, histogram.sample_sum};
+  };
+  totals.encode = stage(Stage::kEncode);
+  totals.send = stage(Stage::kSend);
   return totals;
 }
 

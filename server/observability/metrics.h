@@ -97,6 +97,10 @@ class Metrics {
   /// A call was broken off since its reader did not take a response in time.
   void RecordWriteTimeout();
 
+  struct StageTotal {
+    uint64_t requests = 0;
+    double seconds = 0;
+  };
   /// Totals for ServerService.GetStatistics.
   struct Totals {
     uint64_t requests_ok = 0;
@@ -105,6 +109,8 @@ class Metrics {
     uint64_t rows = 0;
     uint64_t bytes_in = 0;
     uint64_t bytes_out = 0;
+    StageTotal encode;
+    StageTotal send;
   };
   Totals totals() const;
 

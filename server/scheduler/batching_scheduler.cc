@@ -46,7 +46,9 @@ BatchingScheduler::BatchingScheduler(std::vector<BatchExecutor*> executors,
               .full_rows = options_.max_batch_rows,
               .full_bytes = options_.max_batch_bytes}),
       largest_healthy_bytes_(largest_job_bytes_) {
-  for (const BatchExecutor* e : executors_) devices_.push_back(Device{e->slots(), 0});
+  for (const BatchExecutor* e : executors_) {
+    devices_.push_back(Device{e->slots(), std::max(1, e->slots() - options_.express_slots)});
+  }
   metrics_.SetInFlightLimit(options_.max_in_flight_bytes);
   if (options_.reaping == Reaping::kTimerThread) {
     timer_ = std::thread([this] { RunTimer(); });
@@ -135,6 +137,7 @@ size_t BatchingScheduler::FreeDevice(int64_t bytes) const {
   size_t best = devices_.size();
   for (size_t i = 0; i < devices_.size(); ++i) {
     if (devices_[i].free_slots > 0 && executors_[i]->healthy() &&
+        (bytes <= options_.express_bytes || devices_[i].other_slots > 0) &&
         bytes <= executors_[i]->max_batch_bytes() &&
         (best == devices_.size() ||
          devices_[i].outstanding_bytes < devices_[best].outstanding_bytes)) {
@@ -162,9 +165,12 @@ void BatchingScheduler::AddLaunch(size_t device, std::unique_ptr<Batch> batch, a
     metrics_.RecordStage(Stage::kQueue, now - job->submitted);
   }
   batch->started = now;
+  // Filled for an express slot, parameters counted once, or small by itself.
+  const bool express = bytes <= options_.express_bytes || devices_[device].other_slots == 0;
   --devices_[device].free_slots;
+  if (!express) --devices_[device].other_slots;
   devices_[device].outstanding_bytes += bytes;
-  effects.launches.push_back(Launch{device, bytes, std::move(batch)});
+  effects.launches.push_back(Launch{device, bytes, express, std::move(batch)});
 }
 
 void BatchingScheduler::Settle(const Job& job) {
@@ -239,7 +245,9 @@ void BatchingScheduler::FillSlots(absl::Time now, Effects& effects) {
       if (devices_[i].free_slots == 0 || !executors_[i]->healthy()) {
         continue;
       }
-      const int64_t device_bytes = executors_[i]->max_batch_bytes();
+      int64_t device_bytes = executors_[i]->max_batch_bytes();
+      if (devices_[i].other_slots == 0)
+        device_bytes = std::min(device_bytes, options_.express_bytes);
       JobQueue::Popped popped =
           queue_.PopBatch({options_.max_batch_rows,
                            std::min(options_.max_batch_bytes, device_bytes), device_bytes});
@@ -256,11 +264,11 @@ void BatchingScheduler::FillSlots(absl::Time now, Effects& effects) {
 
 void BatchingScheduler::Apply(Effects effects) {
   for (Launch& launch : effects.launches) {
-    executors_[launch.device]->Start(
-        std::move(launch.batch),
-        [this, device = launch.device, bytes = launch.bytes](std::unique_ptr<Batch> batch) {
-          OnBatchDone(device, bytes, std::move(batch));
-        });
+    executors_[launch.device]->Start(std::move(launch.batch),
+                                     [this, device = launch.device, bytes = launch.bytes,
+                                      express = launch.express](std::unique_ptr<Batch> batch) {
+                                       OnBatchDone(device, bytes, express, std::move(batch));
+                                     });
   }
   if (effects.endings.empty()) {
     return;
@@ -272,13 +280,15 @@ void BatchingScheduler::Apply(Effects effects) {
   Forget(effects.endings.size());
 }
 
-void BatchingScheduler::OnBatchDone(size_t device, int64_t bytes, std::unique_ptr<Batch> batch) {
+void BatchingScheduler::OnBatchDone(size_t device, int64_t bytes, bool express,
+                                    std::unique_ptr<Batch> batch) {
   const size_t jobs = batch->jobs.size();
   Effects effects;
   {
     std::lock_guard lock(mutex_);
     const absl::Time now = clock_.Now();
     ++devices_[device].free_slots;
+    if (!express) ++devices_[device].other_slots;
     devices_[device].outstanding_bytes -= bytes;
     service_.AddBatch(now - batch->started,
                       bytes + static_cast<int64_t>(jobs) * options_.request_cost_bytes);

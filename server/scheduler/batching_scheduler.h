@@ -41,6 +41,10 @@ struct BatchingSchedulerOptions {
   // A job is ordered within its flow as if its deadline were no later than this after its arrival,
   // so that one without a deadline is not passed over for ever.
   absl::Duration max_deference = absl::Seconds(1);
+  // Launches of up to so many bytes are express: of each device's slots, others leave express_slots
+  // free (of a single slot none), so that a small request does not wait until a large launch ends.
+  int64_t express_bytes = int64_t{1} << 20;
+  int express_slots = 1;
   // How long a mergeable job waits for others although a slot is free; zero starts it at once.
   absl::Duration max_queue_delay = absl::ZeroDuration();
   // Of the work done while requests of both priorities wait, what bulk ones get; in [1, 99].
@@ -95,11 +99,13 @@ class BatchingScheduler final : public Scheduler {
  private:
   struct Device {
     int free_slots = 0;
+    int other_slots = 0;  // that launches may take which are not express, and have not taken
     int64_t outstanding_bytes = 0;
   };
   struct Launch {
     size_t device = 0;
     int64_t bytes = 0;
+    bool express = false;
     std::unique_ptr<Batch> batch;
   };
   struct Ending {
@@ -141,7 +147,7 @@ class BatchingScheduler final : public Scheduler {
   absl::Time OrderTime(const Job& job, absl::Time submitted) const {
     return std::min(job.deadline, submitted + options_.max_deference);
   }
-  /// The least loaded healthy device with a free slot that takes `bytes`, or devices_.size().
+  /// The least loaded healthy device with a free slot for `bytes`, or devices_.size().
   size_t FreeDevice(int64_t bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// Largest job that a healthy device takes; -1 with none healthy.
   int64_t LargestHealthyBytes() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -163,7 +169,7 @@ class BatchingScheduler final : public Scheduler {
 
   void WaitInQueue(std::unique_ptr<Job> job) ABSL_LOCKS_EXCLUDED(mutex_);
   void Apply(Effects effects) ABSL_LOCKS_EXCLUDED(mutex_);
-  void OnBatchDone(size_t device, int64_t bytes, std::unique_ptr<Batch> batch)
+  void OnBatchDone(size_t device, int64_t bytes, bool express, std::unique_ptr<Batch> batch)
       ABSL_LOCKS_EXCLUDED(mutex_);
   void Reap() ABSL_LOCKS_EXCLUDED(mutex_);
   /// When the queue next needs the timer.

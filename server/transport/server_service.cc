@@ -80,6 +80,12 @@ grpc::Status ServerService::GetStatistics(grpc::ServerContext*,
   response->set_rows(totals.rows);
   response->set_bytes_in(totals.bytes_in);
   response->set_bytes_out(totals.bytes_out);
+  const auto fill = [](const Metrics::StageTotal& stage, norm::v1::StageTotal* out) {
+    out->set_requests(stage.requests);
+    out->set_seconds(stage.seconds);
+  };
+  fill(totals.encode, response->mutable_encode());
+  fill(totals.send, response->mutable_send());
   const SchedulerLoad load = context_.scheduler.Load();
   response->set_in_flight_requests(static_cast<uint64_t>(load.in_flight_requests));
   response->set_in_flight_bytes(static_cast<uint64_t>(load.in_flight_bytes));

@@ -198,6 +198,9 @@ TEST_F(NormctlBenchTest, StagesAddUpToTheLatency) {
   EXPECT_NEAR(sum, latency, latency * 1e-4);
   for (const char* stage : {"decode", "copy_in", "kernel"})
     EXPECT_GT(report["stages_us"][stage]["p50"], 0) << stage;
+  // Not in a response's timing: the server's own counters have them.
+  EXPECT_GT(report["server_stages_us"]["encode"], 0);
+  EXPECT_GT(report["server_stages_us"]["send"], 0);
   EXPECT_EQ(report["stages_us"]["copy_out"]["max"], 0.0);  // the CPU backend copies nothing out
   // One request in flight: each has a launch of its own.
   EXPECT_EQ(report["launches_per_request"], 1.0);

@@ -44,9 +44,12 @@ TEST(SlowReaderTest, IsBrokenOffWhenItTakesTooLong) {
   options.grpc.write_timeout = absl::Milliseconds(100);
   GatedServer server(options);
   UnreadCall unread(server.server().Connect(), LargeRequest());
-  EXPECT_TRUE(server.Shows("normd_write_timeouts_total 1"));
-  EXPECT_EQ(unread.Finish().error_code(), grpc::StatusCode::CANCELLED);
+  ASSERT_TRUE(server.Shows("normd_write_timeouts_total 1"));
   server.ExpectNothingLeft();
+  // A client learns of it when it reads at last.
+  norm::v1::NormalizeResponse response;
+  EXPECT_FALSE(unread.Read(&response));
+  EXPECT_EQ(unread.Finish().error_code(), grpc::StatusCode::CANCELLED);
   server.ExpectServes();
 }
 
@@ -63,9 +66,11 @@ TEST(SlowReaderTest, AStreamIsBrokenOffTheSameWay) {
     request.set_id(id);
     ASSERT_TRUE(stream->Write(request));
   }
-  EXPECT_TRUE(server.Shows("normd_write_timeouts_total 1"));
-  EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  ASSERT_TRUE(server.Shows("normd_write_timeouts_total 1"));
   server.ExpectNothingLeft();
+  norm::v1::StreamResponse response;
+  EXPECT_FALSE(stream->Read(&response));
+  EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::CANCELLED);
   server.ExpectServes();
 }
 

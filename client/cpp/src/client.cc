@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "answer_threads.h"
 #include "call_status.h"
 #include "channel_pool.h"
 #include "encoded_request.h"
@@ -55,7 +56,7 @@ class Client::Impl {
     SystemRetryClock clock;
     absl::Status status = RunWithRetries(retry_, call.deadline, clock, [&] {
       reply.Clear();
-      return TryOnce(channels_.Next(), call, &reply);
+      return TryOnce(channels_.Next(), *answer_threads_, call, &reply);
     });
     if (!status.ok()) return status;
     return reply;
@@ -138,6 +139,7 @@ class Client::Impl {
   const RetryPolicy retry_;
   const ChunkOptions chunks_;
   ChannelPool channels_;
+  const std::shared_ptr<AnswerThreads> answer_threads_ = AnswerThreads::OfProcess();
 };
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Create(const std::string& address,

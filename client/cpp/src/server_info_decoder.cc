@@ -60,6 +60,9 @@ ServerInfo Decode(const norm::v1::ServerInfo& message) {
 }
 
 ServerStatistics Decode(const norm::v1::ServerStatistics& message) {
+  const auto stage = [](const norm::v1::StageTotal& total) {
+    return StageTotal{.requests = total.requests(), .seconds = total.seconds()};
+  };
   return ServerStatistics{.requests_ok = message.requests_ok(),
                           .requests_failed = message.requests_failed(),
                           .executions = message.executions(),
@@ -68,7 +71,9 @@ ServerStatistics Decode(const norm::v1::ServerStatistics& message) {
                           .bytes_out = message.bytes_out(),
                           .in_flight_requests = message.in_flight_requests(),
                           .in_flight_bytes = message.in_flight_bytes(),
-                          .queued_requests = message.queued_requests()};
+                          .queued_requests = message.queued_requests(),
+                          .encode = stage(message.encode()),
+                          .send = stage(message.send())};
 }
 
 }  // namespace norm::client

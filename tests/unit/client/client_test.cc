@@ -76,7 +76,8 @@ TEST_F(ClientTest, SendsEveryFieldOfAnRmsNorm) {
                           .eps = 1e-3,
                           .weight_offset = 1.0,
                           .rounding = Rounding::kNormalizedFirst,
-                          .return_statistics = true},
+                          .return_statistics = true,
+                          .priority = Priority::kBulk},
                          kTimeout);
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_EQ(seen.rms_norm().normalized_dims(), 1);
@@ -84,6 +85,7 @@ TEST_F(ClientTest, SendsEveryFieldOfAnRmsNorm) {
   EXPECT_EQ(seen.rms_norm().weight_offset(), 1.0);
   EXPECT_EQ(seen.rms_norm().rounding(), v1::ROUNDING_NORMALIZED_FIRST);
   EXPECT_TRUE(seen.return_statistics());
+  EXPECT_EQ(seen.priority(), v1::PRIORITY_BULK);
   EXPECT_EQ(seen.x().dtype(), v1::DTYPE_F32);
   EXPECT_THAT(seen.x().shape(), ElementsAre(2, 3));
   EXPECT_FALSE(seen.has_bias());
@@ -143,6 +145,7 @@ TEST_F(ClientTest, SendsABackwardAndTakesItsGradients) {
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_TRUE(seen.omit_dweight());
   EXPECT_TRUE(seen.has_bias());
+  EXPECT_EQ(seen.priority(), v1::PRIORITY_INTERACTIVE);
   EXPECT_EQ(seen.layer_norm().eps(), 1e-5);
   EXPECT_EQ(Floats(result->dx), values_);
   EXPECT_EQ(Floats(*result->dbias), weight);
@@ -368,6 +371,8 @@ TEST_F(ClientTest, ReadsServerInfoStatisticsAndHealth) {
   ASSERT_EQ(info->capabilities.size(), 1u);  // the dtype of a newer server is left out
   EXPECT_EQ(info->capabilities[0].weight_dtypes.at(0), DType::kF32);
   EXPECT_EQ(client->GetStatistics(kTimeout)->bytes_in, uint64_t{1} << 40);
+  EXPECT_EQ(client->GetStatistics(kTimeout)->encode.requests, 3U);
+  EXPECT_EQ(client->GetStatistics(kTimeout)->send.seconds, 0.5);
   EXPECT_EQ(*client->CheckHealth("", kTimeout), Health::kServing);
   server_.health()->SetServingStatus("", false);
   EXPECT_EQ(*client->CheckHealth("", kTimeout), Health::kNotServing);

@@ -84,6 +84,7 @@ TEST(LoadReportTest, JsonHoldsEveryOptionAndFigure) {
     "not_sent": 3, "measured_seconds": 2.0, "requests_per_second": 50.0, "gb_per_second": 2.5,
     "send_delay_us": null, "echo": null, "over_echo": null,
     "alone": null, "flood": null, "over_alone": null,
+    "server_stages_us": {"encode": null, "send": null},
     "cases": [{"name": "layer_norm forward 4x4096 bf16 weight 2 sets", "op": "layer_norm",
                "direction": "forward", "shape": [4, 4096], "dtype": "bf16", "weight": true,
                "bias": false, "residual": false, "running": false, "weight_dtype": "bf16",
@@ -152,6 +153,17 @@ TEST(LoadReportTest, TableHoldsTheFiguresInLines) {
       "latency us          60.0       61.0       62.0       63.0       64.0\n"
       "ratio              0.800 of the echo's requests/s\n"
       "over the echo      +40.0 us at p50, +40.0 us at p99\n");
+}
+
+TEST(LoadReportTest, StagesThatTheServerCountsAreMeans) {
+  const LoadResult result = {.load = HandMadeOutcome(),
+                             .server_stages = {.encode_us = 2.25, .send_us = 12.5}};
+  EXPECT_EQ(Parse(LoadJson({}, kServer, result))["server_stages_us"],
+            Parse(R"({"encode": 2.25, "send": 12.5})"));
+  EXPECT_THAT(LoadTable({}, kServer, result),
+              HasSubstr("  encode             2.2          -          -          -\n"
+                        "  send              12.5          -          -          -\n"
+                        "launches/req."));
 }
 
 TEST(LoadReportTest, AFloodIsComparedWithTheRequestsAlone) {

@@ -79,6 +79,7 @@ TEST_F(ServerConfigTest, EveryRoomGetsItsOptions) {
                       "--write_timeout=3s",
                       "--max_queue_delay=250us",
                       "--bulk_share_percent=25",
+                      "--express_slots=2",
                       "--max_concurrent_streams=12",
                       "--min_client_ping_interval=7s",
                       "--keepalive_time=8s",
@@ -106,6 +107,7 @@ TEST_F(ServerConfigTest, EveryRoomGetsItsOptions) {
   EXPECT_EQ(config->grpc.keepalive_timeout, absl::Seconds(9));
   EXPECT_EQ(config->scheduler.max_queue_delay, absl::Microseconds(250));
   EXPECT_EQ(config->scheduler.bulk_share_percent, 25);
+  EXPECT_EQ(config->scheduler.express_slots, 2);
   EXPECT_EQ(config->scheduler.max_in_flight_bytes, 128 << 20);
   EXPECT_EQ(config->scheduler.max_queue_requests, 7);
   EXPECT_EQ(config->scheduler.max_batch_rows, 11);
@@ -140,6 +142,7 @@ TEST_F(ServerConfigTest, ErrorsNameFlagRuleAndValueInOneLine) {
       {"--write_timeout=0", "--write_timeout", "got 0"},
       {"--max_unsent_bytes=1", "--max_unsent_bytes", "got 1"},
       {"--max_queue_delay=11s", "--max_queue_delay", "got 11s"},
+      {"--express_slots=-1", "--express_slots", "got -1"},
       {"--bulk_share_percent=0", "--bulk_share_percent", "got 0"},
       {"--bulk_share_percent=100", "--bulk_share_percent", "got 100"},
       {"--max_concurrent_streams=0", "--max_concurrent_streams", "got 0"},

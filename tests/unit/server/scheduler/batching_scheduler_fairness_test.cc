@@ -141,6 +141,45 @@ TEST_F(BatchingSchedulerFairnessTest, AFlowWithNothingMayAskForMoreThanItsPart) 
   EXPECT_EQ(ended, 4);
 }
 
+TEST_F(BatchingSchedulerFairnessTest, LargeLaunchesLeaveASlotToSmallOnes) {
+  options_.express_bytes = 80;
+  auto& executor = AddExecutor({.slots = 3});
+  for (int i = 0; i < 4; ++i) Submit(Of(kFlood, 11));  // 88 bytes
+  EXPECT_EQ(executor.running(), 2);
+  Submit(Of(kOther, 10));
+  EXPECT_EQ(executor.running(), 3);
+  executor.Finish(2);  // the small one's slot is not for the large ones that wait
+  EXPECT_EQ(executor.running(), 2);
+  EXPECT_EQ(scheduler().Load().queued_requests, 2);
+  Submit(Of(kOther, 10));
+  Submit(Of(kOther, 10));  // waits, with the large ones before it
+  executor.Finish(2);
+  ASSERT_EQ(executor.running(), 3);
+  EXPECT_EQ(executor.batch(2).jobs.at(0)->flow, kOther);
+  executor.Finish(0);  // a large one ends: the next follows
+  ASSERT_EQ(executor.running(), 3);
+  EXPECT_EQ(executor.batch(2).jobs.at(0)->flow, kFlood);
+}
+
+TEST_F(BatchingSchedulerFairnessTest, AnExpressLaunchStaysSmall) {
+  options_.express_bytes = 80;
+  auto& executor = AddExecutor({.slots = 2});
+  Submit(Of(kFlood, 100));
+  SubmitRows(1);  // 48 bytes, in the express slot
+  for (int i = 0; i < 4; ++i) SubmitRows(1);
+  executor.Finish(1);
+  EXPECT_EQ(executor.batch(1).jobs.size(), 2);  // 48 and 32 more with the same weight
+  executor.Finish(0);
+  EXPECT_EQ(executor.batch(1).jobs.size(), 2);
+}
+
+TEST_F(BatchingSchedulerFairnessTest, ASingleSlotIsForAll) {
+  options_.express_bytes = 80;
+  auto& executor = AddExecutor();
+  Submit(Of(kFlood, 100));
+  EXPECT_EQ(executor.running(), 1);
+}
+
 TEST_F(BatchingSchedulerFairnessTest, BulkRequestsAreNeverStarved) {
   options_.request_cost_bytes = 0;
   options_.bulk_share_percent = 25;

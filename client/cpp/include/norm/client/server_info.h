@@ -50,6 +50,12 @@ struct ServerInfo {
   bool draining = false;
 };
 
+/// The time that requests spent in one stage, added up.
+struct StageTotal {
+  uint64_t requests = 0;
+  double seconds = 0;
+};
+
 struct ServerStatistics {
   uint64_t requests_ok = 0;
   uint64_t requests_failed = 0;
@@ -60,6 +66,8 @@ struct ServerStatistics {
   uint64_t in_flight_requests = 0;
   uint64_t in_flight_bytes = 0;
   uint64_t queued_requests = 0;
+  StageTotal encode;  // building responses; Timing, which travels in them, does not hold it
+  StageTotal send;    // until gRPC had sent them
 };
 
 /// grpc.health.v1.HealthCheckResponse.ServingStatus.
