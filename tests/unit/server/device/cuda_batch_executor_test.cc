@@ -56,7 +56,8 @@ ExecutorCase CaseOf(const char* name, int slots, const CudaWays& ways) {
             const auto* cuda = executor->get();
             return {*std::move(executor), [cuda] { return cuda->pinned_usage(); },
                     [cuda] { return cuda->device_usage(); },
-                    [cuda] { return cuda->host_copied_bytes(); }};
+                    [cuda] { return cuda->host_copied_bytes(); },
+                    /*times_copy_in=*/ways.mapped_bytes < Mapped().mapped_bytes};
           }};
 }
 
