@@ -1,5 +1,6 @@
 #include "server/device/cuda_flight.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "norm/cuda/profile_range.h"
@@ -58,12 +59,17 @@ absl::Status CudaFlight::Prepare(const Batch& batch, bool alone) {
 }
 
 absl::Status CudaFlight::LeaseWorkspace() {
-  if (sliced() && !call_.empty()) {
-    // Of the first slice, the largest: the kernels of slices follow each other on one stream.
-    call_.Clear();
-    (void)call_.Add(SliceOf(layout_.segments[0].problem, slices_, 0), PointToSlice(0));
+  workspace_bytes_ = 0;
+  if (!sliced() && !call_.empty()) {
+    workspace_bytes_ = CudaWorkspaceBytes(call_);
+  } else if (!call_.empty()) {
+    // The kernels of slices follow each other on one stream. All but the last are of one size.
+    for (const int slice : {0, slices_.count - 1}) {
+      call_.Clear();
+      (void)call_.Add(SliceOf(layout_.segments[0].problem, slices_, slice), PointToSlice(slice));
+      workspace_bytes_ = std::max(workspace_bytes_, CudaWorkspaceBytes(call_));
+    }
   }
-  workspace_bytes_ = call_.empty() ? 0 : CudaWorkspaceBytes(call_);
   return workspace_bytes_ == 0
              ? absl::OkStatus()
              : Lease(resources_.device, static_cast<int64_t>(workspace_bytes_), device_workspace_);
