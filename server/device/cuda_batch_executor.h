@@ -38,8 +38,9 @@ struct CudaBatchExecutorOptions {
   // Threads that share the gathering of large batches with the slots' own.
   int copy_helpers = 4;
   // Batches of at most these inputs and outputs are launched by the thread that starts them while
-  // the device is idle: to wake another takes longer. Gathering them takes up to 10 us.
-  int64_t inline_bytes = int64_t{128} << 10;
+  // the device is idle. Waking another was seen to take 20 us and more, gathering them takes up to
+  // 30.
+  int64_t inline_bytes = int64_t{512} << 10;
   // How long the thread that watches for the end of batches goes on looking for new ones before it
   // sleeps: a wake-up was seen to take 20 us and more.
   std::chrono::microseconds completion_spin{100};

@@ -1,5 +1,6 @@
 #include "server/device/cuda_flight.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "norm/cuda/profile_range.h"
@@ -29,54 +30,68 @@ absl::Status CudaFlight::Lease(BufferPool& pool, int64_t bytes, std::shared_ptr<
 
 absl::Status CudaFlight::Prepare(const Batch& batch, bool alone) {
   MakeBatchLayout(batch, layout_);
-  mapped_ = layout_.input_bytes + layout_.output_bytes <= resources_.ways.mapped_bytes;
-  slices_ = alone && MaySlice(layout_, resources_.ways)
+  const int64_t bytes = layout_.input_bytes + layout_.output_bytes;
+  way_ = bytes <= resources_.ways.mapped_bytes          ? Way::kMapped
+         : bytes <= resources_.ways.mapped_output_bytes ? Way::kMappedOutput
+                                                        : Way::kStaged;
+  slices_ = alone && way_ == Way::kStaged && MaySlice(layout_, resources_.ways)
                 ? PlanRowSlices(layout_.segments[0].problem, resources_.ways.slice_bytes,
                                 CudaSlot::kMaxSlices)
                 : RowSlices();
   absl::Status status = Lease(
-      resources_.pinned, mapped_ ? layout_.input_bytes : layout_.gathered_bytes, pinned_input_);
+      resources_.pinned, copies_in() ? layout_.gathered_bytes : layout_.input_bytes, pinned_input_);
   if (status.ok()) {
     status = Lease(resources_.pinned, layout_.output_bytes, pinned_output_);
   }
-  if (status.ok() && !mapped_) {
+  if (status.ok() && copies_in()) {
     status = Lease(resources_.device, layout_.input_bytes, device_input_);
   }
-  if (status.ok() && !mapped_) {
+  if (status.ok() && copies_out()) {
     status = Lease(resources_.device, layout_.output_bytes, device_output_);
   }
   if (!status.ok()) {
     return status;
   }
   // Unified addressing: kernels use the host's own address of pinned memory.
-  AddSegments(mapped_ ? pinned_input_.get() : device_input_.get(),
-              mapped_ ? pinned_output_.get() : device_output_.get(), layout_, call_);
+  AddSegments(copies_in() ? device_input_.get() : pinned_input_.get(),
+              copies_out() ? device_output_.get() : pinned_output_.get(), layout_, call_);
   return LeaseWorkspace();
 }
 
 absl::Status CudaFlight::LeaseWorkspace() {
-  if (sliced() && !call_.empty()) {
-    // Of the first slice, the largest: the kernels of slices follow each other on one stream.
-    call_.Clear();
-    (void)call_.Add(SliceOf(layout_.segments[0].problem, slices_, 0), PointToSlice(0));
+  workspace_bytes_ = 0;
+  if (!sliced() && !call_.empty()) {
+    workspace_bytes_ = CudaWorkspaceBytes(call_);
+  } else if (!call_.empty()) {
+    // The kernels of slices follow each other on one stream. All but the last are of one size.
+    for (const int slice : {0, slices_.count - 1}) {
+      call_.Clear();
+      (void)call_.Add(SliceOf(layout_.segments[0].problem, slices_, slice), PointToSlice(slice));
+      workspace_bytes_ = std::max(workspace_bytes_, CudaWorkspaceBytes(call_));
+    }
   }
-  workspace_bytes_ = call_.empty() ? 0 : CudaWorkspaceBytes(call_);
   return workspace_bytes_ == 0
              ? absl::OkStatus()
              : Lease(resources_.device, static_cast<int64_t>(workspace_bytes_), device_workspace_);
 }
 
 Status CudaFlight::Enqueue(const Batch& batch) {
-  return mapped_ ? EnqueueMapped(batch) : EnqueueStaged(batch);
+  return way_ == Way::kStaged ? EnqueueStaged(batch) : EnqueueMapped(batch);
 }
 
 Status CudaFlight::EnqueueMapped(const Batch& batch) {
+  GatherOptions options;
+  options.direct = copies_in();
+  PlanGather(batch, layout_, options, plan_);
   {
     const cuda::ProfileRange range("gather");
-    PlanGather(batch, layout_, {}, plan_);
     resources_.copier.Gather(plan_, pinned_input_.get(), [](size_t) {});
   }
   NORM_RETURN_IF_ERROR(slot_.BeginMapped());
+  if (copies_in()) {
+    NORM_RETURN_IF_ERROR(CopyIn(plan_.ChunkPieces(0)));
+  }
+  NORM_RETURN_IF_ERROR(slot_.BeginMappedKernel());
   NORM_RETURN_IF_ERROR(RunKernel());
   return slot_.EndMapped();
 }
@@ -120,7 +135,9 @@ Status CudaFlight::CopyIn(absl::Span<const CopyPiece> pieces) {
   int64_t end = 0;
   bool direct = false;
   const auto flush = [&] {
-    return slot_.CopyIn(device_input_.get() + start, from, static_cast<size_t>(end - start));
+    std::byte* const to = device_input_.get() + start;
+    const auto size = static_cast<size_t>(end - start);
+    return way_ == Way::kStaged ? slot_.CopyIn(to, from, size) : slot_.CopyInMapped(to, from, size);
   };
   for (const CopyPiece& piece : pieces) {
     const bool follows = piece.direct == direct &&

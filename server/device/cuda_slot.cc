@@ -78,9 +78,19 @@ Status CudaSlot::End() { return end_.Record(copy_out_.view()); }
 
 Status CudaSlot::BeginMapped() {
   mapped_ = true;
+  copies_mapped_ = false;
   slices_ = 1;
-  return kernels_[0].begin.Record(compute_.view());
+  return Status();
 }
+
+Status CudaSlot::CopyInMapped(void* device_memory, const void* host, size_t size_bytes) {
+  if (!std::exchange(copies_mapped_, true)) {
+    NORM_RETURN_IF_ERROR(start_.Record(compute_.view()));
+  }
+  return cuda::CopyAsync(device_memory, host, size_bytes, compute_.view());
+}
+
+Status CudaSlot::BeginMappedKernel() { return kernels_[0].begin.Record(compute_.view()); }
 
 Status CudaSlot::EndMapped() { return kernels_[0].end.Record(compute_.view()); }
 
@@ -90,6 +100,9 @@ Result<BatchTimes> CudaSlot::Times() const {
   BatchTimes times;
   for (size_t i = 0; i < slices_; ++i) {
     NORM_RETURN_IF_ERROR(AddElapsed(kernels_[i].begin, kernels_[i].end, times.kernel));
+  }
+  if (mapped_ && copies_mapped_) {
+    NORM_RETURN_IF_ERROR(AddElapsed(start_, kernels_[0].begin, times.copy_in));
   }
   if (!mapped_) {
     NORM_RETURN_IF_ERROR(AddElapsed(start_, copied_in_, times.copy_in));

@@ -17,7 +17,8 @@ namespace norm::server {
 /// Staged:  Begin, then for each slice CopyIn any number of times, BeginKernel, work on compute(),
 ///          EndKernel, CopyOut any number of times; then End. Each step of a slice starts on the
 ///          device when the one before is done.
-/// Mapped:  BeginMapped, work on compute(), EndMapped: kernels read and write host memory.
+/// Mapped:  BeginMapped, CopyInMapped where kernels do not read host memory, BeginMappedKernel, work
+///          on compute(), which writes host memory, EndMapped. All on one stream.
 /// Threads: one at a time; its device must be current. None of the calls but Synchronize blocks.
 class CudaSlot {
  public:
@@ -35,6 +36,8 @@ class CudaSlot {
   Status End();
 
   Status BeginMapped();
+  Status CopyInMapped(void* device_memory, const void* host, size_t size_bytes);
+  Status BeginMappedKernel();
   Status EndMapped();
 
   /// Whether everything up to End or EndMapped is done; an error of that work.
@@ -63,6 +66,7 @@ class CudaSlot {
   std::vector<KernelEvents> kernels_;  // by slice
   size_t slices_ = 0;                  // of the batch so far
   bool mapped_ = false;
+  bool copies_mapped_ = false;  // a mapped batch with CopyInMapped
 };
 
 }  // namespace norm::server

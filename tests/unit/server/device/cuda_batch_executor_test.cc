@@ -20,6 +20,7 @@ CudaBatchExecutorOptions Options(int slots, int64_t memory_bytes) {
 CudaWays Staged() {
   CudaWays ways;
   ways.mapped_bytes = 0;
+  ways.mapped_output_bytes = 0;
   return ways;
 }
 
@@ -28,6 +29,14 @@ CudaWays Sliced() {
   CudaWays ways = Staged();
   ways.sliced_bytes = 0;
   ways.slice_bytes = 1;
+  return ways;
+}
+
+/// Every batch read from device memory, and its results written to mapped memory.
+CudaWays MappedOutput() {
+  CudaWays ways;
+  ways.mapped_bytes = 0;
+  ways.mapped_output_bytes = int64_t{1} << 40;
   return ways;
 }
 
@@ -47,13 +56,15 @@ ExecutorCase CaseOf(const char* name, int slots, const CudaWays& ways) {
             const auto* cuda = executor->get();
             return {*std::move(executor), [cuda] { return cuda->pinned_usage(); },
                     [cuda] { return cuda->device_usage(); },
-                    [cuda] { return cuda->host_copied_bytes(); }};
+                    [cuda] { return cuda->host_copied_bytes(); },
+                    /*times_copy_in=*/ways.mapped_bytes < Mapped().mapped_bytes};
           }};
 }
 
 INSTANTIATE_TEST_SUITE_P(CudaBatchExecutor, ExecutorConformanceTest,
-                         testing::Values(CaseOf("OneSlot", 1, {}), CaseOf("ThreeSlots", 3, {}),
-                                         CaseOf("Staged", 2, Staged()),
+                         testing::Values(CaseOf("Default", 3, {}), CaseOf("Mapped", 2, Mapped()),
+                                         CaseOf("MappedOutput", 2, MappedOutput()),
+                                         CaseOf("Staged", 1, Staged()),
                                          CaseOf("Sliced", 3, Sliced())),
                          [](const auto& which) { return which.param.name; });
 
@@ -102,7 +113,7 @@ TEST_F(CudaWaysTest, EveryWayGivesTheSameBits) {
     };
     const JobResult mapped = run(Mapped());
     test::ExpectMatchesOracle(inputs, mapped);
-    for (const CudaWays& ways : {Staged(), Sliced()}) {
+    for (const CudaWays& ways : {MappedOutput(), Staged(), Sliced()}) {
       test::ExpectSameBits(inputs, mapped, run(ways));
     }
   }
@@ -115,7 +126,7 @@ TEST_F(CudaWaysTest, PageLockedInputsAreCopiedByTheDeviceAlone) {
   auto pinned = cuda::PinnedBuffer::Allocate(x.size());
   ASSERT_TRUE(pinned.ok());
   std::memcpy(pinned.value().data(), x.data(), x.size());
-  for (const CudaWays& ways : {CudaWays(), Staged(), Sliced()}) {
+  for (const CudaWays& ways : {MappedOutput(), Staged(), Sliced()}) {
     auto job = test::BuilderFor(inputs).Build(nullptr);
     InputTensor& input = job->inputs[static_cast<size_t>(TensorRole::kX)];
     input.page_locked = true;

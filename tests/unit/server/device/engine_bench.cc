@@ -78,11 +78,8 @@ class Report {
 /// An executor behind a scheduler.
 class Engine {
  public:
-  explicit Engine(const CudaWays& ways, int copy_helpers = CudaBatchExecutorOptions().copy_helpers)
+  explicit Engine(const CudaBatchExecutorOptions& options = {})
       : metrics_({"cuda:0"}, BatchCloseReasonNames()) {
-    CudaBatchExecutorOptions options;
-    options.ways = ways;
-    options.copy_helpers = copy_helpers;
     auto executor = CudaBatchExecutor::Create(options, metrics_);
     if (!executor.ok()) Die(std::string(executor.status().message()));
     executor_ = *std::move(executor);
@@ -200,15 +197,17 @@ void MeasureLarge(Report& report) {
   const BenchInputs first(kLargeRows, 1, 1);
   const BenchInputs second(kLargeRows, 1, 2);
   const double seconds = absl::GetFlag(FLAGS_seconds);
-  const auto point = [&](const std::string& name, Where where, const CudaWays& ways, int helpers) {
-    Engine engine(ways, helpers);
+  const auto point = [&](const std::string& name, Where where,
+                         const CudaBatchExecutorOptions& options = {}) {
+    Engine engine(options);
     // Two inputs in turn: what an earlier request left in a slab is not taken for a result.
     for (const BenchInputs* inputs : {&first, &second, &first, &second}) {
       Check(*inputs, 0, engine.RunOne(MakeJob(*inputs, 0, where)));
     }
     const auto make = [&](int) { return MakeJob(first, 0, where); };
-    engine.Throughput(1, 6, 0.1, make);
-    const double rate = engine.Throughput(1, 6, seconds, make);
+    const int in_flight = 2 * options.slots;
+    engine.Throughput(1, in_flight, 0.1, make);
+    const double rate = engine.Throughput(1, in_flight, seconds, make);
     const double duplex = DuplexGbps();
     const double gbps = rate * static_cast<double>(kLargeRows * kHidden * 2) / 1e9;
     report.Add(absl::StrCat("64 MiB ", name), gbps, "GB/s a way", gbps / duplex);
@@ -216,52 +215,59 @@ void MeasureLarge(Report& report) {
                "us");
     return duplex;
   };
-  const CudaWays ways;
-  const int helpers = CudaBatchExecutorOptions().copy_helpers;
-  report.Add("PCIe duplex, 64 MiB", point("pinned", Where::kPinned, ways, helpers), "GB/s a way");
-  point("received", Where::kReceived, ways, helpers);
+  report.Add("PCIe duplex, 64 MiB", point("pinned", Where::kPinned), "GB/s a way");
+  point("received", Where::kReceived);
   if (!absl::GetFlag(FLAGS_sweep)) return;
-  for (const int more : {0, 2, 8, 12}) {
-    point(absl::StrCat("received, ", more, " helpers"), Where::kReceived, ways, more);
+  for (const int helpers : {0, 2, 8}) {
+    CudaBatchExecutorOptions options;
+    options.copy_helpers = helpers;
+    point(absl::StrCat("received, ", helpers, " helpers"), Where::kReceived, options);
   }
-  for (const int64_t mib : {2, 4, 16}) {
-    CudaWays sliced = ways;
-    sliced.slice_bytes = mib * kMib;
-    point(absl::StrCat("pinned, slices of ", mib, " MiB"), Where::kPinned, sliced, helpers);
+  for (const int64_t mib : {4, 16}) {
+    CudaBatchExecutorOptions options;
+    options.ways.slice_bytes = mib * kMib;
+    point(absl::StrCat("pinned, slices of ", mib, " MiB"), Where::kPinned, options);
   }
-  CudaWays whole = ways;
-  whole.sliced_bytes = kNever;
-  point("pinned, whole", Where::kPinned, whole, helpers);
+  for (const int slots : {2, 4}) {
+    CudaBatchExecutorOptions options;
+    options.slots = slots;
+    point(absl::StrCat("pinned, ", slots, " slots"), Where::kPinned, options);
+  }
 }
 
 void MeasureSmall(Report& report) {
   CudaWays mapped;
   mapped.mapped_bytes = kNever;
+  CudaWays mapped_output;
+  mapped_output.mapped_bytes = 0;
+  mapped_output.mapped_output_bytes = kNever;
   CudaWays staged;
-  staged.mapped_bytes = 0;
-  Engine engines[] = {Engine(mapped), Engine(staged)};
-  for (const int64_t rows : {1, 4, 8, 16, 32, 64, 128, 256}) {
+  staged.mapped_bytes = staged.mapped_output_bytes = 0;
+  constexpr int kWays = 3;
+  constexpr const char* kNames[kWays] = {"mapped", "mapped output", "staged"};
+  Engine engines[kWays] = {Engine({.ways = mapped}), Engine({.ways = mapped_output}),
+                           Engine({.ways = staged})};
+  for (const int64_t rows : {1, 4, 8, 16, 32, 64, 128, 256, 512}) {
     const BenchInputs inputs(rows, 1, static_cast<uint32_t>(rows));
     const BenchInputs other(rows, 1, static_cast<uint32_t>(rows + 1000));
     const auto make = [&](int) { return MakeJob(inputs, 0, Where::kReceived); };
-    for (int way = 0; way < 2; ++way) {
+    for (int way = 0; way < kWays; ++way) {
       for (const BenchInputs* checked : {&inputs, &other, &inputs}) {
         Check(*checked, 0, engines[way].RunOne(MakeJob(*checked, 0, Where::kReceived)));
       }
     }
-    std::vector<double> medians[2];
-    std::vector<double> kernels[2];
+    std::vector<double> medians[kWays];
+    std::vector<double> kernels[kWays];
     for (int round = 0; round < 5; ++round) {
-      for (int way = 0; way < 2; ++way) {
+      for (int way = 0; way < kWays; ++way) {
         const Engine::Alone alone = engines[way].Latency(200, make);
         medians[way].push_back(alone.seconds * 1e6);
         kernels[way].push_back(alone.kernel_seconds * 1e6);
       }
     }
-    const double staged_us = Median(medians[1]);
-    for (int way = 0; way < 2; ++way) {
-      const std::string name =
-          absl::StrCat(rows, "x", kHidden, " alone, ", way == 0 ? "mapped" : "staged");
+    const double staged_us = Median(medians[kWays - 1]);
+    for (int way = 0; way < kWays; ++way) {
+      const std::string name = absl::StrCat(rows, "x", kHidden, " alone, ", kNames[way]);
       report.Add(name, Median(medians[way]), "us", Median(medians[way]) / staged_us);
       report.Add(absl::StrCat(name, ", kernel"), Median(kernels[way]), "us");
     }
@@ -273,7 +279,7 @@ void MeasureWeights(Report& report) {
   constexpr int kThreads = 8;
   const BenchInputs inputs(4, kSets, 7);
   const auto point = [&](const std::string& name, int sets, int in_flight, const CudaWays& ways) {
-    Engine engine(ways);
+    Engine engine({.ways = ways});
     for (int set = 0; set < sets; ++set) {
       Check(inputs, set, engine.RunOne(MakeJob(inputs, set, Where::kReceived)));
     }
@@ -296,8 +302,8 @@ void MeasureWeights(Report& report) {
   if (!absl::GetFlag(FLAGS_sweep)) return;
   for (const int64_t mib : {0, 1, 4, 16}) {
     CudaWays ways;
-    ways.mapped_bytes = mib * kMib;
-    point(absl::StrCat("64 weights, mapped to ", mib, " MiB"), kSets, 16, ways);
+    ways.mapped_output_bytes = mib * kMib;
+    point(absl::StrCat("64 weights, mapped output to ", mib, " MiB"), kSets, 16, ways);
   }
 }
 

@@ -22,6 +22,7 @@ struct ExecutorUnderTest {
   std::function<PoolUsage()> staging;  // of the memory that results live in
   std::function<PoolUsage()> device;   // of the memory that kernels use
   std::function<int64_t()> host_copied_bytes;
+  bool times_copy_in = true;  // false where kernels read large batches in staging memory, too
 };
 
 struct ExecutorCase {
