@@ -1,4 +1,6 @@
 // normd: builds every object, passes references down, drains in reverse.
+#include <malloc.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -33,6 +35,18 @@ constexpr int kExitDevicesLost = 4;
 
 constexpr absl::Duration kHealthInterval = absl::Milliseconds(250);
 
+/// Messages live in gRPC's slices of 8 and 64 KiB. By default glibc gives freed ones back to the
+/// kernel at once, so that those of every message are fresh pages, which the kernel clears: 64 MiB
+/// messages on one connection reach 1.6 GB/s that way, and 3.1 GB/s in heaps that keep what they
+/// have. Four heaps: with one, threads wait for it (21,000 small calls/s instead of 36,500; H200
+/// machine, 16 cores). The padding keeps glibc from unmapping parts of a heap, and is address space
+/// alone. What is kept is bounded by what was in flight at once, in each heap.
+void KeepFreedMemory() {
+  ::mallopt(M_ARENA_MAX, 4);
+  ::mallopt(M_TRIM_THRESHOLD, 1 << 30);
+  ::mallopt(M_TOP_PAD, 1 << 30);
+}
+
 int Fail(int exit_code, const absl::Status& status) {
   std::fprintf(stderr, "normd: %s\n", std::string(status.message()).c_str());
   return exit_code;
@@ -63,6 +77,11 @@ ServerDescription Describe(const ServerConfig& config, const DeviceRegistry& reg
   description.max_queue_requests = static_cast<uint64_t>(config.scheduler.max_queue_requests);
   description.max_batch_rows = static_cast<uint64_t>(config.scheduler.max_batch_rows);
   description.max_batch_bytes = static_cast<uint64_t>(config.scheduler.max_batch_bytes);
+  description.max_unsent_bytes = static_cast<uint64_t>(config.grpc.max_unsent_bytes);
+  description.write_timeout_us =
+      static_cast<uint64_t>(absl::ToInt64Microseconds(config.grpc.write_timeout));
+  description.max_queue_delay_us =
+      static_cast<uint64_t>(absl::ToInt64Microseconds(config.scheduler.max_queue_delay));
   return description;
 }
 
@@ -189,6 +208,7 @@ int RunProcesses(const ServerConfig& config, ShutdownSignals& signals,
 }
 
 int Main(int argc, char** argv) {
+  KeepFreedMemory();
   ShutdownSignals signals;
   const std::vector<absl::string_view> arguments(argv + 1, argv + argc);
   const absl::StatusOr<CommandLineAction> action = SetFlags(arguments);

@@ -48,6 +48,8 @@ struct BenchFlags {
   bool sweep = false;
   std::vector<double> rates;  // of a sweep
   std::string echo;           // "same", "empty" or empty
+  int64_t flood = 0;          // connections; 0: none
+  LoadFlood flooding;         // how, where there are some
   std::string json;           // file, "-" for stdout, or empty
 };
 
@@ -111,6 +113,15 @@ ExitCode RunBench(const BenchFlags& original) {
     options.cases = *std::move(cases);
   } else if (absl::Status status = Validate(options.cases[0]); !status.ok()) {
     throw CLI::ValidationError(absl::StrCat("--", status.message()));
+  }
+  if (flags.flood != 0) {
+    options.flood = flags.flooding;
+    options.flood->connections = flags.flood;
+    if (!options.flood->mix.empty()) {
+      absl::StatusOr<std::vector<LoadCase>> cases = ReadLoadMix(options.flood->mix);
+      if (!cases.ok()) return ReportError(cases.status());
+      options.flood->cases = *std::move(cases);
+    }
   }
   ThrowUnlessOk(Validate(options));
   std::sort(flags.rates.begin(), flags.rates.end());
@@ -193,6 +204,19 @@ void AddBenchCommand(CLI::App* app, ExitCode* result) {
           "Before and after the requests, the server echoes messages of the same sizes (same) "
           "or without bytes (empty): the floor")
       ->check(CLI::IsMember(kEchoSizes));
+  CLI::Option* flood = command->add_option(
+      "--flood", flags->flood,
+      "Connections of a second client that floods the server in a closed loop: the requests are "
+      "measured alone, then beside it");
+  flood->needs(rate)->excludes(sweep);
+  command
+      ->add_option("--flood-in-flight", flags->flooding.in_flight,
+                   "Its requests in flight on each connection")
+      ->capture_default_str()
+      ->needs(flood);
+  command
+      ->add_option("--flood-mix", flags->flooding.mix, "File of its cases [those of the requests]")
+      ->needs(flood);
   command->add_option("--json", flags->json,
                       "Write options and figures to FILE, or for - to stdout instead of the table");
   command->callback([flags, result] { *result = RunBench(*flags); });

@@ -1,8 +1,10 @@
 #include "client/normctl/load_connection.h"
 
+#include <mutex>
 #include <utility>
 #include <variant>
 
+#include "absl/base/thread_annotations.h"
 #include "norm/client/stream.h"
 
 namespace norm::normctl {
@@ -38,25 +40,36 @@ class UnaryConnection final : public LoadConnection {
   const std::vector<PreparedCase>& cases_;
 };
 
+/// A stream that has ended is opened again for the next request.
 class StreamConnection final : public LoadConnection {
  public:
-  StreamConnection(std::unique_ptr<client::NormalizeStream> stream,
+  StreamConnection(client::Client& client, std::unique_ptr<client::NormalizeStream> stream,
                    const std::vector<PreparedCase>& cases)
-      : stream_(std::move(stream)), cases_(cases) {}
+      : client_(client), cases_(cases), stream_(std::move(stream)) {}
 
   absl::StatusOr<LoadReply> Send(size_t case_index, int64_t ordinal,
                                  absl::Duration timeout) override {
     const PreparedCase& prepared = cases_[case_index];
     const OpRequest& request = prepared.request(ordinal).typed;
+    const std::shared_ptr<client::NormalizeStream> stream = OpenOne();
     if (const auto* forward = std::get_if<client::ForwardRequest>(&request))
-      return ToReply(prepared, stream_->Normalize(*forward, timeout).get());
+      return ToReply(prepared, stream->Normalize(*forward, timeout).get());
     const auto& backward = std::get<client::BackwardRequest>(request);
-    return ToReply(prepared, stream_->NormalizeBackward(backward, timeout).get());
+    return ToReply(prepared, stream->NormalizeBackward(backward, timeout).get());
   }
 
  private:
-  const std::unique_ptr<client::NormalizeStream> stream_;
+  std::shared_ptr<client::NormalizeStream> OpenOne() {
+    const std::lock_guard lock(mutex_);
+    if (!stream_->status().ok()) stream_ = client_.OpenStream();
+    return stream_;
+  }
+
+  client::Client& client_;
   const std::vector<PreparedCase>& cases_;
+  std::mutex mutex_;
+  // Requests that wait for an ended one hold it.
+  std::shared_ptr<client::NormalizeStream> stream_ ABSL_GUARDED_BY(mutex_);
 };
 
 class EchoConnection final : public LoadConnection {
@@ -93,7 +106,7 @@ absl::StatusOr<std::unique_ptr<LoadConnection>> OpenConnection(
   if (transport == LoadTransport::kUnary) return std::make_unique<UnaryConnection>(client, cases);
   std::unique_ptr<client::NormalizeStream> stream = client.OpenStream();
   if (absl::Status status = stream->status(); !status.ok()) return status;
-  return std::make_unique<StreamConnection>(std::move(stream), cases);
+  return std::make_unique<StreamConnection>(client, std::move(stream), cases);
 }
 
 std::unique_ptr<LoadConnection> OpenEcho(client::Client& client,

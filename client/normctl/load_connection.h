@@ -30,7 +30,8 @@ class LoadConnection {
                                          absl::Duration timeout) = 0;
 };
 
-/// Requests of `cases` over `transport`. Ownership: borrows client and cases. Errors: UNAVAILABLE
+/// Requests of `cases` over `transport`; a stream that breaks fails its requests and is opened again
+/// for the next ones. Ownership: borrows client and cases. Errors: UNAVAILABLE
 /// where a stream cannot be opened.
 absl::StatusOr<std::unique_ptr<LoadConnection>> OpenConnection(
     client::Client& client, const std::vector<PreparedCase>& cases, LoadTransport transport);

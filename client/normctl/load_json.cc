@@ -74,6 +74,18 @@ json OverEcho(const LoadResult& result) {
           {"p99_us", Microseconds(over->p99)}};
 }
 
+json OverAlone(const LoadResult& result) {
+  const std::optional<FloodComparison> over = CompareWithAlone(result);
+  if (!over.has_value()) return nullptr;
+  return {{"p50_ratio", over->p50}, {"p99_ratio", over->p99}};
+}
+
+json FloodOptions(const LoadFlood& flood) {
+  return {{"connections", flood.connections},
+          {"in_flight", flood.in_flight},
+          {"mix", flood.mix.empty() ? json(nullptr) : json(flood.mix)}};
+}
+
 json CaseOptions(const LoadCase& load_case) {
   json fields = {{"name", load_case.Name()},
                  {"op", OpName(load_case.op)},
@@ -102,6 +114,7 @@ json Options(const LoadOptions& options) {
           {"connections", options.connections},
           {"in_flight", options.in_flight},
           {"rate", OrNull(options.rate)},
+          {"flood", options.flood.has_value() ? FloodOptions(*options.flood) : json(nullptr)},
           {"warm_up_seconds", options.warm_up_seconds},
           {"duration_seconds", options.duration_seconds}};
 }
@@ -115,7 +128,12 @@ json Result(const LoadOptions& options, const LoadResult& result) {
     report["cases"].push_back(one);
   }
   report["echo"] = result.echo.has_value() ? Outcome(*result.echo) : json(nullptr);
+  report["server_stages_us"] = {{"encode", OrNull(result.server_stages.encode_us)},
+                                {"send", OrNull(result.server_stages.send_us)}};
   report["over_echo"] = OverEcho(result);
+  report["alone"] = result.flood.has_value() ? Outcome(result.flood->alone) : json(nullptr);
+  report["flood"] = result.flood.has_value() ? Outcome(result.flood->flood) : json(nullptr);
+  report["over_alone"] = OverAlone(result);
   return report;
 }
 

@@ -13,9 +13,23 @@ constexpr double kMaxRate = 1e6;
 // Every sample is kept, and in an open loop every send delay: 56 bytes a request.
 constexpr double kMaxOpenLoopRequests = 50e6;
 
-absl::Status CheckCount(const char* flag, int64_t value, int64_t most) {
+absl::Status CheckCount(const std::string& flag, int64_t value, int64_t most) {
   if (value >= 1 && value <= most) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(flag, ": ", value, " is outside [1, ", most, "]"));
+}
+
+/// "--in-flight" beside "--connections", or the flood's.
+absl::Status CheckThreads(const std::string& prefix, int64_t connections, int64_t in_flight) {
+  const std::string in_flight_flag = prefix + "in-flight";
+  const std::string connections_flag = prefix == "--" ? "--connections" : "--flood";
+  if (absl::Status status = CheckCount(connections_flag, connections, kMaxThreads); !status.ok())
+    return status;
+  if (absl::Status status = CheckCount(in_flight_flag, in_flight, kMaxThreads); !status.ok())
+    return status;
+  if (connections * in_flight <= kMaxThreads) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      in_flight_flag, ": ", in_flight, " on each of ", connections, " ", connections_flag, " are ",
+      connections * in_flight, " requests in flight, over the limit of ", kMaxThreads));
 }
 
 }  // namespace
@@ -35,19 +49,19 @@ absl::Status CheckRate(const char* flag, double rate, double duration_seconds) {
 }
 
 absl::Status Validate(const LoadOptions& options) {
-  if (absl::Status status = CheckCount("--connections", options.connections, kMaxThreads);
+  if (absl::Status status = CheckThreads("--", options.connections, options.in_flight);
       !status.ok()) {
     return status;
   }
-  if (absl::Status status = CheckCount("--in-flight", options.in_flight, kMaxThreads);
-      !status.ok()) {
-    return status;
-  }
-  if (options.connections * options.in_flight > kMaxThreads) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--in-flight: ", options.in_flight, " on each of ", options.connections,
-                     " --connections are ", options.connections * options.in_flight,
-                     " requests in flight, over the limit of ", kMaxThreads));
+  if (options.flood.has_value()) {
+    if (absl::Status status =
+            CheckThreads("--flood-", options.flood->connections, options.flood->in_flight);
+        !status.ok()) {
+      return status;
+    }
+    if (!options.rate.has_value())
+      return absl::InvalidArgumentError("--flood: needs the --rate of the client beside it");
+    if (options.echo.has_value()) return absl::InvalidArgumentError("--flood: excludes --echo");
   }
   // Negated, here and below, so that NaN is refused.
   if (!(options.warm_up_seconds >= 0 && options.warm_up_seconds <= kMaxSeconds)) {

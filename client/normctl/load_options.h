@@ -26,6 +26,14 @@ constexpr const char* EchoSizeName(EchoSize size) {
   return size == EchoSize::kSame ? "same" : "empty";
 }
 
+/// A second client that takes all it gets: a closed loop on connections of its own.
+struct LoadFlood {
+  int64_t connections = 1;
+  int64_t in_flight = 8;             // on each connection
+  std::string mix = {};              // the file that its cases come from, if any
+  std::vector<LoadCase> cases = {};  // without a mix those of the load
+};
+
 struct LoadOptions {
   std::string server = {};
   absl::Duration timeout = absl::Seconds(60);  // of one request, from when it is sent
@@ -37,6 +45,8 @@ struct LoadOptions {
   int64_t in_flight = 1;  // on each connection
   // Requests per second over all connections; absent: a closed loop.
   std::optional<double> rate = std::nullopt;
+  // Open loops only: measured alone, and again beside it.
+  std::optional<LoadFlood> flood = std::nullopt;
   double warm_up_seconds = 1;
   double duration_seconds = 10;
 };

@@ -41,7 +41,12 @@ void AddLoad(const LoadOutcome& outcome, std::string* table) {
   if (outcome.not_sent.has_value()) AddLatency("send delay us", outcome.send_delay, table);
 }
 
-void AddStages(const LoadFigures& figures, std::string* table) {
+void AddServerStage(const char* name, const std::optional<double>& mean_us, std::string* table) {
+  if (!mean_us.has_value()) return;
+  absl::StrAppendFormat(table, "  %-11s %10.1f %10s %10s %10s\n", name, *mean_us, "-", "-", "-");
+}
+
+void AddStages(const LoadFigures& figures, const ServerStages& server, std::string* table) {
   if (!figures.stages.has_value()) return;
   absl::StrAppendFormat(table, "%-13s %10s %10s %10s %10s\n", "stage us", "mean", "p50", "p99",
                         "max");
@@ -52,6 +57,8 @@ void AddStages(const LoadFigures& figures, std::string* table) {
                           Microseconds(stage.p50), Microseconds(stage.p99),
                           Microseconds(stage.max));
   }
+  AddServerStage("encode", server.encode_us, table);
+  AddServerStage("send", server.send_us, table);
   absl::StrAppendFormat(table, "%-13s %10.3f\n", "launches/req.", figures.launches_per_request);
 }
 
@@ -81,7 +88,33 @@ void AddEcho(const LoadOptions& options, const LoadResult& result, std::string* 
                         Microseconds(over->p50), Microseconds(over->p99));
 }
 
+void AddFlood(const LoadOptions& options, const LoadResult& result, std::string* table) {
+  if (!result.flood.has_value()) return;
+  const LoadFlood& flood = *options.flood;
+  absl::StrAppend(table, "the same requests alone\n");
+  AddLoad(result.flood->alone, table);
+  absl::StrAppendFormat(table, "the flood: %s, %d connections x %d in flight\n",
+                        flood.mix.empty() ? "the same cases" : flood.mix, flood.connections,
+                        flood.in_flight);
+  AddLoad(result.flood->flood, table);
+  const std::optional<FloodComparison> over = CompareWithAlone(result);
+  if (!over.has_value()) return;
+  absl::StrAppendFormat(table, "%-13s %10.2f times alone at p50, %.2f at p99\n", "beside it",
+                        over->p50, over->p99);
+}
+
 }  // namespace
+
+std::optional<FloodComparison> CompareWithAlone(const LoadResult& result) {
+  if (!result.flood.has_value() || !result.flood->alone.all.latency.has_value() ||
+      !result.load.all.latency.has_value()) {
+    return std::nullopt;
+  }
+  const LatencySummary& beside = *result.load.all.latency;
+  const LatencySummary& alone = *result.flood->alone.all.latency;
+  return FloodComparison{.p50 = Microseconds(beside.p50) / Microseconds(alone.p50),
+                         .p99 = Microseconds(beside.p99) / Microseconds(alone.p99)};
+}
 
 std::optional<EchoComparison> CompareWithEcho(const LoadResult& result) {
   if (!result.echo.has_value() || !result.echo->all.latency.has_value() ||
@@ -114,9 +147,10 @@ std::string LoadTable(const LoadOptions& options, const ServerIdentity& server,
                                : "closed loop";
   std::string table = absl::StrCat(loop, " of ", DescribeLoad(options, server), "\n");
   AddLoad(result.load, &table);
-  AddStages(result.load.all, &table);
+  AddStages(result.load.all, result.server_stages, &table);
   AddCases(options, result.load, &table);
   AddEcho(options, result, &table);
+  AddFlood(options, result, &table);
   return table;
 }
 

@@ -25,6 +25,14 @@ struct EchoComparison {
 /// Absent without an echo, or where either completed nothing.
 std::optional<EchoComparison> CompareWithEcho(const LoadResult& result);
 
+/// Requests beside a flood, over the same requests alone.
+struct FloodComparison {
+  double p50 = 0;
+  double p99 = 0;
+};
+/// Absent without a flood, or where the requests completed nothing.
+std::optional<FloodComparison> CompareWithAlone(const LoadResult& result);
+
 /// What is sent and how, but for the rate: "rms_norm forward 4x4096 bf16, 4 connections x 8 in
 /// flight, unary, 10 s after 1 s; normd 0.1.0 on cpu".
 std::string DescribeLoad(const LoadOptions& options, const ServerIdentity& server);

@@ -2,6 +2,8 @@
 
 #include <chrono>
 #include <cstddef>
+#include <system_error>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -26,85 +28,90 @@ std::vector<int64_t> Shares(const std::vector<LoadCase>& cases) {
   return shares;
 }
 
+std::optional<double> MeanMicroseconds(const client::StageTotal& before,
+                                       const client::StageTotal& after) {
+  if (after.requests <= before.requests) return std::nullopt;
+  return 1e6 * (after.seconds - before.seconds) /
+         static_cast<double>(after.requests - before.requests);
+}
+
+ServerStages Between(const client::ServerStatistics& before,
+                     const client::ServerStatistics& after) {
+  return {MeanMicroseconds(before.encode, after.encode), MeanMicroseconds(before.send, after.send)};
+}
+
 }  // namespace
 
-class LoadSession::Impl {
+/// What one client sends, and its connections.
+class LoadSession::Side {
  public:
-  explicit Impl(const LoadOptions& options) : options_(options), sequence_(Shares(options.cases)) {}
+  Side(const std::vector<LoadCase>& cases, std::optional<EchoSize> echo)
+      : load_cases_(cases), echo_(echo), sequence_(Shares(cases)) {}
 
-  absl::Status Open() {
-    for (const LoadCase& load_case : options_.cases) {
+  /// Opens every connection, so that none is opened while latencies are taken, and sends each case
+  /// once.
+  absl::Status Open(const LoadOptions& options, int64_t connections) {
+    for (const LoadCase& load_case : load_cases_) {
       absl::StatusOr<PreparedCase> prepared = PreparedCase::Make(load_case);
       if (!prepared.ok()) return prepared.status();
       cases_.push_back(*std::move(prepared));
     }
     response_bytes_.resize(cases_.size());
-    for (int64_t i = 0; i < options_.connections; ++i) {
-      if (absl::Status status = Connect(); !status.ok()) return status;
+    for (int64_t i = 0; i < connections; ++i) {
+      if (absl::Status status = Connect(options); !status.ok()) return status;
     }
-    return TryCases();
+    return TryCases(options.timeout);
   }
 
-  absl::StatusOr<LoadResult> Run(std::optional<double> rate, const std::string& label,
-                                 LoadProgress& progress) {
-    const double seconds = options_.duration_seconds;
-    const bool with_echo = options_.echo.has_value();
-    LoadSamples echoes;
-    if (with_echo) {
-      absl::StatusOr<LoadSamples> first =
-          RunPhase(echoes_, seconds / 2, rate, label + "echo", progress);
-      if (!first.ok()) return first.status();
-      echoes.Add(*std::move(first));
-    }
-    absl::StatusOr<LoadSamples> load =
-        RunPhase(connections_, seconds, rate, label + "requests", progress);
-    if (!load.ok()) return load.status();
-    LoadResult result;
-    result.load = Summarize(*std::move(load), SampleStages::kPresent);
-    if (!with_echo) return result;
-    absl::StatusOr<LoadSamples> second =
-        RunPhase(echoes_, seconds / 2, rate, label + "echo again", progress);
-    if (!second.ok()) return second.status();
-    echoes.Add(*std::move(second));
-    result.echo = Summarize(std::move(echoes), SampleStages::kAbsent);
-    return result;
+  PhaseParts Requests(LoadProgress& progress) const { return Parts(connections_, progress); }
+  PhaseParts Echoes(LoadProgress& progress) const { return Parts(echoes_, progress); }
+
+  /// Zeros where the server has none.
+  client::ServerStatistics Statistics(absl::Duration timeout) const {
+    return clients_[0]->GetStatistics(timeout).value_or(client::ServerStatistics());
   }
 
   const std::string& server_version() const { return server_version_; }
   const std::vector<std::string>& devices() const { return devices_; }
 
  private:
-  /// Opens one more connection, so that none is opened while latencies are taken.
-  absl::Status Connect() {
+  PhaseParts Parts(const std::vector<std::unique_ptr<LoadConnection>>& connections,
+                   LoadProgress& progress) const {
+    return {.connections = connections,
+            .sequence = sequence_,
+            .cases = cases_.size(),
+            .progress = progress};
+  }
+
+  absl::Status Connect(const LoadOptions& options) {
     client::ClientOptions client_options;
     client_options.retry.max_attempts = 1;
     absl::StatusOr<std::unique_ptr<client::Client>> client =
-        client::Client::Create(options_.server, client_options);
+        client::Client::Create(options.server, client_options);
     if (!client.ok()) return client.status();
-    absl::StatusOr<client::ServerInfo> info = (*client)->GetServerInfo(options_.timeout);
+    absl::StatusOr<client::ServerInfo> info = (*client)->GetServerInfo(options.timeout);
     if (!info.ok()) return info.status();
     if (clients_.empty()) {
       server_version_ = info->version;
       for (const client::DeviceInfo& device : info->devices) devices_.push_back(device.name);
     }
     absl::StatusOr<std::unique_ptr<LoadConnection>> connection =
-        OpenConnection(**client, cases_, options_.transport);
+        OpenConnection(**client, cases_, options.transport);
     if (!connection.ok()) return connection.status();
     connections_.push_back(*std::move(connection));
-    if (options_.echo.has_value())
-      echoes_.push_back(OpenEcho(**client, cases_, *options_.echo, response_bytes_));
+    if (echo_.has_value()) echoes_.push_back(OpenEcho(**client, cases_, *echo_, response_bytes_));
     clients_.push_back(*std::move(client));
     return absl::OkStatus();
   }
 
   /// Learns how long responses are.
-  absl::Status TryCases() {
+  absl::Status TryCases(absl::Duration timeout) {
     for (size_t i = 0; i < cases_.size(); ++i) {
-      const absl::StatusOr<LoadReply> reply = connections_[0]->Send(i, 0, options_.timeout);
-      if (!reply.ok()) return Named(options_.cases[i].Name(), reply.status());
+      const absl::StatusOr<LoadReply> reply = connections_[0]->Send(i, 0, timeout);
+      if (!reply.ok()) return Named(load_cases_[i].Name(), reply.status());
       response_bytes_[i] = reply->message_bytes;
       if (echoes_.empty()) continue;
-      const absl::StatusOr<LoadReply> echo = echoes_[0]->Send(i, 0, options_.timeout);
+      const absl::StatusOr<LoadReply> echo = echoes_[0]->Send(i, 0, timeout);
       if (!echo.ok()) return Named("echo", echo.status());
     }
     return absl::OkStatus();
@@ -119,22 +126,8 @@ class LoadSession::Impl {
     return named;
   }
 
-  absl::StatusOr<LoadSamples> RunPhase(
-      const std::vector<std::unique_ptr<LoadConnection>>& connections, double seconds,
-      std::optional<double> rate, const std::string& label, LoadProgress& progress) {
-    progress.Begin(label, absl::Seconds(options_.warm_up_seconds), absl::Seconds(seconds));
-    return normctl::RunPhase({.in_flight = options_.in_flight,
-                              .rate = rate,
-                              .warm_up = Seconds(options_.warm_up_seconds),
-                              .duration = Seconds(seconds),
-                              .timeout = options_.timeout},
-                             {.connections = connections,
-                              .sequence = sequence_,
-                              .cases = cases_.size(),
-                              .progress = progress});
-  }
-
-  const LoadOptions options_;
+  const std::vector<LoadCase>& load_cases_;
+  const std::optional<EchoSize> echo_;
   const MixSequence sequence_;
   std::vector<PreparedCase> cases_;
   std::vector<int64_t> response_bytes_;  // of the message that answers each case
@@ -144,6 +137,105 @@ class LoadSession::Impl {
   // Borrow what is above.
   std::vector<std::unique_ptr<LoadConnection>> connections_;
   std::vector<std::unique_ptr<LoadConnection>> echoes_;
+};
+
+class LoadSession::Impl {
+ public:
+  explicit Impl(const LoadOptions& options)
+      : options_(options), side_(options_.cases, options_.echo) {
+    if (options_.flood.has_value()) flooder_.emplace(FloodCases(options_), std::nullopt);
+  }
+
+  absl::Status Open() {
+    if (absl::Status status = side_.Open(options_, options_.connections); !status.ok())
+      return status;
+    if (!flooder_.has_value()) return absl::OkStatus();
+    return flooder_->Open(options_, options_.flood->connections);
+  }
+
+  absl::StatusOr<LoadResult> Run(std::optional<double> rate, const std::string& label,
+                                 LoadProgress& progress) {
+    if (flooder_.has_value()) return RunBesideFlood(rate, label, progress);
+    const double seconds = options_.duration_seconds;
+    const bool with_echo = options_.echo.has_value();
+    LoadSamples echoes;
+    if (with_echo) {
+      absl::StatusOr<LoadSamples> first =
+          RunPhase(side_.Echoes(progress), seconds / 2, rate, label + "echo");
+      if (!first.ok()) return first.status();
+      echoes.Add(*std::move(first));
+    }
+    const client::ServerStatistics before = side_.Statistics(options_.timeout);
+    absl::StatusOr<LoadSamples> load =
+        RunPhase(side_.Requests(progress), seconds, rate, label + "requests");
+    if (!load.ok()) return load.status();
+    LoadResult result;
+    result.server_stages = Between(before, side_.Statistics(options_.timeout));
+    result.load = Summarize(*std::move(load), SampleStages::kPresent);
+    if (!with_echo) return result;
+    absl::StatusOr<LoadSamples> second =
+        RunPhase(side_.Echoes(progress), seconds / 2, rate, label + "echo again");
+    if (!second.ok()) return second.status();
+    echoes.Add(*std::move(second));
+    result.echo = Summarize(std::move(echoes), SampleStages::kAbsent);
+    return result;
+  }
+
+  const std::string& server_version() const { return side_.server_version(); }
+  const std::vector<std::string>& devices() const { return side_.devices(); }
+
+ private:
+  static const std::vector<LoadCase>& FloodCases(const LoadOptions& options) {
+    return options.flood->cases.empty() ? options.cases : options.flood->cases;
+  }
+
+  absl::StatusOr<LoadResult> RunBesideFlood(std::optional<double> rate, const std::string& label,
+                                            LoadProgress& progress) {
+    const double seconds = options_.duration_seconds;
+    absl::StatusOr<LoadSamples> alone =
+        RunPhase(side_.Requests(progress), seconds, rate, label + "requests alone");
+    if (!alone.ok()) return alone.status();
+    LoadProgress unseen;
+    absl::StatusOr<LoadSamples> flood = absl::UnknownError("not run");
+    std::thread flooding;
+    try {
+      flooding = std::thread([&] {
+        flood = normctl::RunPhase(Phase(options_.flood->in_flight, seconds, std::nullopt),
+                                  flooder_->Requests(unseen));
+      });
+    } catch (const std::system_error& error) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("the flood's thread cannot be started: ", error.what()));
+    }
+    absl::StatusOr<LoadSamples> beside =
+        RunPhase(side_.Requests(progress), seconds, rate, label + "requests beside a flood");
+    flooding.join();
+    if (!beside.ok()) return beside.status();
+    if (!flood.ok()) return flood.status();
+    LoadResult result;
+    result.load = Summarize(*std::move(beside), SampleStages::kPresent);
+    result.flood.emplace(FloodResult{Summarize(*std::move(alone), SampleStages::kPresent),
+                                     Summarize(*std::move(flood), SampleStages::kPresent)});
+    return result;
+  }
+
+  PhaseOptions Phase(int64_t in_flight, double seconds, std::optional<double> rate) const {
+    return {.in_flight = in_flight,
+            .rate = rate,
+            .warm_up = Seconds(options_.warm_up_seconds),
+            .duration = Seconds(seconds),
+            .timeout = options_.timeout};
+  }
+
+  absl::StatusOr<LoadSamples> RunPhase(const PhaseParts& parts, double seconds,
+                                       std::optional<double> rate, const std::string& label) {
+    parts.progress.Begin(label, absl::Seconds(options_.warm_up_seconds), absl::Seconds(seconds));
+    return normctl::RunPhase(Phase(options_.in_flight, seconds, rate), parts);
+  }
+
+  const LoadOptions options_;
+  Side side_;
+  std::optional<Side> flooder_;
 };
 
 LoadSession::LoadSession(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

@@ -13,9 +13,23 @@
 
 namespace norm::normctl {
 
+/// Means over the requests that the server answered while the load ran, by its own counters.
+struct ServerStages {
+  std::optional<double> encode_us;
+  std::optional<double> send_us;
+};
+
+/// What a flood did to the requests.
+struct FloodResult {
+  LoadOutcome alone;  // the requests before it came
+  LoadOutcome flood;  // its own
+};
+
 struct LoadResult {
-  LoadOutcome load;
-  std::optional<LoadOutcome> echo;  // when asked for; bytes are those of whole messages
+  LoadOutcome load;                  // beside the flood, where there is one
+  std::optional<LoadOutcome> echo;   // when asked for; bytes are those of whole messages
+  std::optional<FloodResult> flood;  // likewise
+  ServerStages server_stages;        // empty for a server that does not count them
 };
 
 /// Connections to one server and everything that is sent over them. One Run at a time.
@@ -33,12 +47,13 @@ class LoadSession {
 
   /// Warms up and measures at `rate`, or in a closed loop. With an echo: half of the echoes, the
   /// requests, the other half, each with its warm-up, so that what drifts meanwhile meets both
-  /// alike. `label` stands before the progress. Errors: RESOURCE_EXHAUSTED when threads cannot be
+  /// alike. With a flood: the requests alone, then beside it. `label` stands before the progress. Errors: RESOURCE_EXHAUSTED when threads cannot be
   /// started; a request that fails is counted instead.
   absl::StatusOr<LoadResult> Run(std::optional<double> rate, const std::string& label,
                                  LoadProgress& progress);
 
  private:
+  class Side;
   class Impl;
   explicit LoadSession(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;

@@ -1,3 +1,5 @@
+#include <malloc.h>
+
 #include <iostream>
 #include <string>
 
@@ -20,9 +22,17 @@ norm::normctl::ExitCode ReportUsage(const CLI::App& app, const CLI::ParseError& 
   return norm::normctl::kBadUsage;
 }
 
+/// As normd does, and for its reason (server/main.cc): messages are made of freed memory.
+void KeepFreedMemory() {
+  ::mallopt(M_ARENA_MAX, 4);
+  ::mallopt(M_TRIM_THRESHOLD, 1 << 30);
+  ::mallopt(M_TOP_PAD, 1 << 30);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  KeepFreedMemory();
   norm::normctl::PrepareStandardStreams();
   CLI::App app(
       "Command line of normd: normalizes tensors in files, asks a server about itself, verifies "

@@ -123,29 +123,46 @@ client::BackwardRequest Backward(const OpOptions& options, const TensorView& dy,
                                           .eps = options.eps.value_or(kDefaultEps)};
 }
 
-void Put(const char* name, std::optional<client::Tensor> tensor, NamedTensors* outputs) {
-  if (tensor.has_value()) outputs->emplace(name, *std::move(tensor));
+/// Copies the tensors of a result, which may be absent, and keeps the first error.
+class Outputs {
+ public:
+  void Take(const char* name, const std::optional<client::ResultTensor>& tensor) {
+    if (!tensor.has_value() || !status_.ok()) return;
+    absl::StatusOr<client::Tensor> copy = tensor->ToTensor();
+    status_ = copy.status();
+    if (copy.ok()) tensors_.emplace(name, *std::move(copy));
+  }
+
+  absl::StatusOr<OpOutcome> Finish(client::Timing timing) && {
+    if (!status_.ok()) return status_;
+    OpOutcome outcome;
+    outcome.outputs = std::move(tensors_);
+    outcome.timing = std::move(timing);
+    return outcome;
+  }
+
+ private:
+  NamedTensors tensors_;
+  absl::Status status_;
+};
+
+absl::StatusOr<OpOutcome> FromResult(client::ForwardResult result) {
+  Outputs outputs;
+  outputs.Take("y", result.y);
+  outputs.Take("mean", result.mean);
+  outputs.Take("rstd", result.rstd);
+  outputs.Take("residual_sum", result.residual_sum);
+  outputs.Take("running_mean", result.running_mean);
+  outputs.Take("running_var", result.running_var);
+  return std::move(outputs).Finish(std::move(result.timing));
 }
 
-OpOutcome FromResult(client::ForwardResult result) {
-  OpOutcome outcome;
-  outcome.outputs.emplace("y", std::move(result.y));
-  Put("mean", std::move(result.mean), &outcome.outputs);
-  Put("rstd", std::move(result.rstd), &outcome.outputs);
-  Put("residual_sum", std::move(result.residual_sum), &outcome.outputs);
-  Put("running_mean", std::move(result.running_mean), &outcome.outputs);
-  Put("running_var", std::move(result.running_var), &outcome.outputs);
-  outcome.timing = std::move(result.timing);
-  return outcome;
-}
-
-OpOutcome FromResult(client::BackwardResult result) {
-  OpOutcome outcome;
-  outcome.outputs.emplace("dx", std::move(result.dx));
-  Put("dweight", std::move(result.dweight), &outcome.outputs);
-  Put("dbias", std::move(result.dbias), &outcome.outputs);
-  outcome.timing = std::move(result.timing);
-  return outcome;
+absl::StatusOr<OpOutcome> FromResult(client::BackwardResult result) {
+  Outputs outputs;
+  outputs.Take("dx", result.dx);
+  outputs.Take("dweight", result.dweight);
+  outputs.Take("dbias", result.dbias);
+  return std::move(outputs).Finish(std::move(result.timing));
 }
 
 template <typename Call>
@@ -154,12 +171,13 @@ absl::StatusOr<OpOutcome> Measure(const NamedTensors& inputs, Call call) {
   auto result = call();
   const absl::Duration latency = absl::Now() - start;
   if (!result.ok()) return result.status();
-  OpOutcome outcome = FromResult(*std::move(result));
-  outcome.latency = latency;
+  absl::StatusOr<OpOutcome> outcome = FromResult(*std::move(result));
+  if (!outcome.ok()) return outcome;
+  outcome->latency = latency;
   for (const auto& [name, tensor] : inputs)
-    outcome.bytes_moved += static_cast<int64_t>(tensor.bytes().size());
-  for (const auto& [name, tensor] : outcome.outputs)
-    outcome.bytes_moved += static_cast<int64_t>(tensor.bytes().size());
+    outcome->bytes_moved += static_cast<int64_t>(tensor.bytes().size());
+  for (const auto& [name, tensor] : outcome->outputs)
+    outcome->bytes_moved += static_cast<int64_t>(tensor.bytes().size());
   return outcome;
 }
 

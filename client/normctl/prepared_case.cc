@@ -111,8 +111,8 @@ class Builder {
   NamedTensors tensors_;
 };
 
-int64_t Bytes(const std::optional<client::Tensor>& tensor) {
-  return tensor.has_value() ? static_cast<int64_t>(tensor->bytes().size()) : 0;
+int64_t Bytes(const std::optional<client::ResultTensor>& tensor) {
+  return tensor.has_value() ? tensor->size_bytes() : 0;
 }
 
 }  // namespace
@@ -131,7 +131,7 @@ absl::StatusOr<PreparedCase> PreparedCase::Make(const LoadCase& load_case) {
   return prepared;
 }
 
-absl::Status PreparedCase::CheckMain(const client::Tensor& main, int64_t tensor_bytes) const {
+absl::Status PreparedCase::CheckMain(const client::ResultTensor& main, int64_t tensor_bytes) const {
   if (main.dtype() != expected_.dtype || main.shape() != expected_.shape) {
     return absl::InternalError(
         absl::StrCat("the result is ", ShapeText(main.shape()), " of ", DTypeName(main.dtype()),

@@ -45,7 +45,7 @@ class PreparedCase {
   absl::Status Check(const client::BackwardResult& result) const;
 
  private:
-  absl::Status CheckMain(const client::Tensor& main, int64_t tensor_bytes) const;
+  absl::Status CheckMain(const client::ResultTensor& main, int64_t tensor_bytes) const;
 
   std::vector<PreparedRequest> sets_;
   int64_t tensor_bytes_ = 0;

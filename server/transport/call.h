@@ -61,11 +61,13 @@ class CallEvent final : public CompletionEvent {
   using Handler = void (CallType::*)(bool ok);
   CallEvent(CallType* call, Handler handler) : call_(call), handler_(handler) {}
 
-  /// The tag to hand to gRPC, once per operation.
-  void* Tag() {
+  /// The event, with a reference to its call: completed once for each time that it was taken.
+  CompletionEvent* Event() {
     call_->Ref();
-    return static_cast<CompletionEvent*>(this);
+    return this;
   }
+  /// The tag to hand to gRPC, once per operation.
+  void* Tag() { return Event(); }
   /// Takes back a tag that gRPC will never return.
   void Drop() { call_->Unref(); }
 

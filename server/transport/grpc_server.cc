@@ -18,6 +18,7 @@
 #include "server/transport/health.h"
 #include "server/transport/listen_address.h"
 #include "server/transport/norm_service.h"
+#include "server/transport/queue_inbox.h"
 #include "server/transport/server_service.h"
 #include "server/transport/serving_context.h"
 #include "server/transport/stream_service.h"
@@ -42,12 +43,16 @@ class GrpcServer::Impl {
        Metrics& metrics, const Clock& clock, const Logger& log)
       : options_(options),
         log_(log),
+        unsent_({options.max_unsent_bytes, options.write_timeout}, metrics, clock),
         context_{scheduler,
                  metrics,
                  clock,
                  calls_,
+                 unsent_,
                  {options.max_message_bytes},
-                 {options.max_stream_requests, options.max_stream_unsent_bytes}},
+                 {options.max_stream_requests, options.max_stream_unsent_bytes,
+                  options.max_stream_uploads, options.stream_window_bytes,
+                  options.stream_stall_timeout}},
         server_service_(std::move(description), context_) {}
 
   ~Impl() { Shutdown(absl::ZeroDuration()).IgnoreError(); }
@@ -99,11 +104,13 @@ class GrpcServer::Impl {
                    : options_.listen;
     health_.emplace(server_->GetHealthCheckService(), context_.metrics);
     for (auto& queue : queues_) {
+      QueueInbox& inbox = *inboxes_.emplace_back(std::make_unique<QueueInbox>(*queue));
       for (int i = 0; i < kArmedUnaryCalls; ++i) {
-        ArmUnaryCalls(norm_service_, *queue, context_);
+        ArmUnaryCalls(norm_service_, *queue, inbox, context_);
         ArmEchoCall(echo_service_, *queue, context_);
       }
-      for (int i = 0; i < kArmedStreamCalls; ++i) ArmStreamCall(norm_service_, *queue, context_);
+      for (int i = 0; i < kArmedStreamCalls; ++i)
+        ArmStreamCall(norm_service_, *queue, inbox, context_);
       threads_.emplace_back([raw = queue.get()] { Poll(*raw); });
     }
     return absl::OkStatus();
@@ -158,11 +165,13 @@ class GrpcServer::Impl {
   const GrpcServerOptions options_;
   const Logger& log_;
   LiveCalls calls_;
+  UnsentResponses unsent_;
   const ServingContext context_;
   NormalizationAsyncService norm_service_;
   ServerService server_service_;
   EchoAsyncService echo_service_;
   std::vector<std::unique_ptr<grpc::ServerCompletionQueue>> queues_;
+  std::vector<std::unique_ptr<QueueInbox>> inboxes_;  // of each queue
   std::unique_ptr<grpc::Server> server_;
   std::optional<Health> health_;
   std::vector<std::thread> threads_;

@@ -25,6 +25,11 @@ struct GrpcServerOptions {
   int max_concurrent_streams = 256;  // calls per connection
   int64_t max_stream_requests = 128;
   int64_t max_stream_unsent_bytes = int64_t{64} << 20;
+  int64_t max_stream_uploads = 64;
+  int64_t stream_window_bytes = int64_t{32} << 20;
+  absl::Duration stream_stall_timeout = absl::Seconds(30);
+  int64_t max_unsent_bytes = int64_t{1} << 30;
+  absl::Duration write_timeout = absl::Minutes(1);
   /// Clients may ping this often, also without calls; faster ones are disconnected.
   absl::Duration min_client_ping_interval = absl::Seconds(5);
   absl::Duration keepalive_time = absl::Seconds(60);

@@ -36,8 +36,8 @@ template <typename Method>
 class UnaryCall final : public Call {
  public:
   static void Arm(NormalizationAsyncService& service, grpc::ServerCompletionQueue& queue,
-                  const ServingContext& context) {
-    auto* call = new UnaryCall(service, queue, context);
+                  QueueInbox& inbox, const ServingContext& context) {
+    auto* call = new UnaryCall(service, queue, inbox, context);
     call->server_context_.AsyncNotifyWhenDone(call->done_.Tag());
     (service.*Method::kArm)(&call->server_context_, &call->request_bytes_, &call->responder_,
                             &queue, &queue, call->arrived_.Tag());
@@ -45,8 +45,8 @@ class UnaryCall final : public Call {
 
  private:
   UnaryCall(NormalizationAsyncService& service, grpc::ServerCompletionQueue& queue,
-            const ServingContext& context)
-      : Call(context.calls), service_(service), queue_(queue), context_(context) {}
+            QueueInbox& inbox, const ServingContext& context)
+      : Call(context.calls), service_(service), queue_(queue), inbox_(inbox), context_(context) {}
 
   void OnArrived(bool ok) {
     if (!ok) {
@@ -55,8 +55,10 @@ class UnaryCall final : public Call {
       return;
     }
     Begin();
-    Arm(service_, queue_, context_);
-    exchange_.emplace(context_, context_.clock.Now());
+    Arm(service_, queue_, inbox_, context_);
+    const uint64_t flow = FlowOf(server_context_);
+    unsent_.SetFlow(flow);
+    exchange_.emplace(context_, flow, context_.clock.Now());
     if (absl::Status status = Start(); !status.ok()) Fail(status);
   }
 
@@ -77,13 +79,28 @@ class UnaryCall final : public Call {
     return status;
   }
 
+  /// On a thread of the device.
   void OnJobDone(JobResult result) {
+    result_ = std::move(result);
+    if (SentAtOnce(result_)) {
+      Respond(true);
+    } else {
+      inbox_.Post(responding_.Event());
+    }
+  }
+
+  void Respond(bool) {
     message_ = wire::ReceivedMessage();
+    JobResult result = std::move(result_);
     if (!result.status.ok()) {
       Fail(result.status);
       return;
     }
     const absl::Time start = context_.clock.Now();
+    if (cancelled_->load(std::memory_order_relaxed) || exchange_->expired(start)) {
+      Fail(absl::Status(exchange_->RecordLeft(), "nobody waits for the result any more"));
+      return;
+    }
     typename Method::Response response;
     wire::MessageWriter writer;
     exchange_->Respond(request_, std::move(result), &writer, &response);
@@ -92,11 +109,10 @@ class UnaryCall final : public Call {
       Fail(absl::InternalError(absl::StrCat("encoding: ", bytes.status().message())));
       return;
     }
-    const bool left = cancelled_->load(std::memory_order_relaxed);
-    exchange_->RecordEnd(DirectionOf(request_),
-                         left ? exchange_->RecordLeft() : absl::StatusCode::kOk);
+    exchange_->RecordEnd(DirectionOf(request_), absl::StatusCode::kOk);
     handed_over_ = context_.clock.Now();
     context_.metrics.RecordStage(Stage::kEncode, handed_over_ - start);
+    unsent_.StartWrite(static_cast<int64_t>(bytes->Length()));
     responder_.Finish(*bytes, grpc::Status::OK, finished_.Tag());
   }
 
@@ -118,22 +134,27 @@ class UnaryCall final : public Call {
   }
 
   void OnFinished(bool ok) {
+    unsent_.EndWrite();
     if (ok) context_.metrics.RecordStage(Stage::kSend, context_.clock.Now() - handed_over_);
   }
 
   NormalizationAsyncService& service_;
   grpc::ServerCompletionQueue& queue_;
+  QueueInbox& inbox_;
   const ServingContext& context_;
   grpc::ServerContext server_context_;
+  UnsentResponses::OfCall unsent_{context_.unsent, server_context_};
   grpc::ByteBuffer request_bytes_;
   grpc::ServerAsyncResponseWriter<grpc::ByteBuffer> responder_{&server_context_};
   CallEvent<UnaryCall> arrived_{this, &UnaryCall::OnArrived};
   CallEvent<UnaryCall> done_{this, &UnaryCall::OnDone};
   CallEvent<UnaryCall> finished_{this, &UnaryCall::OnFinished};
+  CallEvent<UnaryCall> responding_{this, &UnaryCall::Respond};
 
   wire::ReceivedMessage message_;
   typename Method::Request request_;
   std::optional<Exchange> exchange_;
+  JobResult result_;  // between the job's end and the response
   std::shared_ptr<std::atomic<bool>> cancelled_ = std::make_shared<std::atomic<bool>>(false);
   absl::Time handed_over_;
 };
@@ -141,9 +162,9 @@ class UnaryCall final : public Call {
 }  // namespace
 
 void ArmUnaryCalls(NormalizationAsyncService& service, grpc::ServerCompletionQueue& queue,
-                   const ServingContext& context) {
-  UnaryCall<ForwardMethod>::Arm(service, queue, context);
-  UnaryCall<BackwardMethod>::Arm(service, queue, context);
+                   QueueInbox& inbox, const ServingContext& context) {
+  UnaryCall<ForwardMethod>::Arm(service, queue, inbox, context);
+  UnaryCall<BackwardMethod>::Arm(service, queue, inbox, context);
 }
 
 }  // namespace norm::server

@@ -3,6 +3,7 @@
 
 #include "grpcpp/completion_queue.h"
 #include "norm/v1/normalization.grpc.pb.h"
+#include "server/transport/queue_inbox.h"
 #include "server/transport/serving_context.h"
 
 namespace norm::server {
@@ -14,8 +15,8 @@ using NormalizationAsyncService = norm::v1::NormalizationService::WithRawMethod_
             norm::v1::NormalizationService::Service>>>;
 
 /// Waits for one call of each unary method on `queue`; each call that arrives arms its successor.
-/// `service`, `queue` and `context` must outlive all calls.
+/// `service`, `queue`, its `inbox` and `context` must outlive all calls.
 void ArmUnaryCalls(NormalizationAsyncService& service, grpc::ServerCompletionQueue& queue,
-                   const ServingContext& context);
+                   QueueInbox& inbox, const ServingContext& context);
 
 }  // namespace norm::server

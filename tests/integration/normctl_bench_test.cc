@@ -198,6 +198,9 @@ TEST_F(NormctlBenchTest, StagesAddUpToTheLatency) {
   EXPECT_NEAR(sum, latency, latency * 1e-4);
   for (const char* stage : {"decode", "copy_in", "kernel"})
     EXPECT_GT(report["stages_us"][stage]["p50"], 0) << stage;
+  // Not in a response's timing: the server's own counters have them.
+  EXPECT_GT(report["server_stages_us"]["encode"], 0);
+  EXPECT_GT(report["server_stages_us"]["send"], 0);
   EXPECT_EQ(report["stages_us"]["copy_out"]["max"], 0.0);  // the CPU backend copies nothing out
   // One request in flight: each has a launch of its own.
   EXPECT_EQ(report["launches_per_request"], 1.0);
@@ -251,6 +254,41 @@ TEST_F(NormctlBenchTest, ASweepRunsEachRate) {
     const nlohmann::json& echo = point["echo"];
     EXPECT_EQ(echo["requests"].get<int64_t>() + echo["not_sent"].get<int64_t>(), meant[i]);
   }
+}
+
+TEST_F(NormctlBenchTest, AFloodIsBesideTheSameRequests) {
+  const std::string mix = folder_.Write("mix.txt", "op=layer_norm shape=2x64 dtype=f32\n");
+  const nlohmann::json report = Report(
+      "--shape 1x32 --connections 2 --rate 200 --warm-up 0 --duration 0.25 --flood 2 "
+      "--flood-in-flight 3 --flood-mix " +
+      mix);
+  EXPECT_EQ(report["options"]["flood"],
+            nlohmann::json({{"connections", 2}, {"in_flight", 3}, {"mix", mix}}));
+  uint64_t requests = 0;
+  for (const nlohmann::json* phase :
+       {&report["alone"], static_cast<const nlohmann::json*>(&report)}) {
+    EXPECT_EQ((*phase)["requests"].get<int64_t>() + (*phase)["not_sent"].get<int64_t>(), 50);
+    EXPECT_EQ((*phase)["failed"], 0);
+    EXPECT_EQ((*phase)["bytes_sent"].get<int64_t>(), (*phase)["completed"].get<int64_t>() * 32 * 2);
+    requests += (*phase)["requests"].get<uint64_t>();
+  }
+  const nlohmann::json& flood = report["flood"];
+  EXPECT_GE(flood["completed"], 1);
+  EXPECT_EQ(flood["bytes_sent"].get<int64_t>(), flood["completed"].get<int64_t>() * 2 * 64 * 4);
+  EXPECT_TRUE(flood["not_sent"].is_null());
+  EXPECT_DOUBLE_EQ(report["over_alone"]["p99_ratio"].get<double>(),
+                   report["latency_us"]["p99"].get<double>() /
+                       report["alone"]["latency_us"]["p99"].get<double>());
+  requests += flood["requests"].get<uint64_t>() + 2;  // each case was tried once
+  EXPECT_EQ(Statistics(requests).requests_ok(), requests);
+}
+
+TEST_F(NormctlBenchTest, AFloodNeedsARate) {
+  EXPECT_EQ(Bench("--flood 2"), 2);
+  EXPECT_EQ(Bench("--flood 2 --rate 10 --echo"), 2);
+  EXPECT_THAT(Errors(), HasSubstr("--flood: excludes --echo"));
+  EXPECT_EQ(Bench("--flood 1025 --rate 10"), 2);
+  EXPECT_EQ(Bench("--flood-in-flight 2 --rate 10"), 2);
 }
 
 TEST_F(NormctlBenchTest, AMixThatCannotBeReadIsRefusedByName) {

@@ -21,14 +21,16 @@ absl::Status NormalizeOneTensor(const std::string& address) {
       absl::Seconds(5));
   if (!result.ok()) return result.status();  // the server's code and message
 
-  auto y = result->y.Values<float>();
+  auto y = result->y.ToTensor();  // in one piece; y.runs() are the bytes where they were received
   if (!y.ok()) return y.status();
-  std::printf("y = %f %f %f %f on %s\n", (*y)[0], (*y)[1], (*y)[2], (*y)[3],
+  auto values = y->Values<float>();
+  if (!values.ok()) return values.status();
+  std::printf("y = %f %f %f %f on %s\n", (*values)[0], (*values)[1], (*values)[2], (*values)[3],
               result->timing.device.c_str());
   // [end one tensor]
   const float expected[] = {0.3651483f, 0.7302967f, 1.0954450f, 1.4605934f};
   for (int i = 0; i < 4; ++i) {
-    if (std::fabs((*y)[static_cast<size_t>(i)] - expected[i]) > 1e-6f)
+    if (std::fabs((*values)[static_cast<size_t>(i)] - expected[i]) > 1e-6f)
       return absl::InternalError("wrong result");
   }
   return absl::OkStatus();

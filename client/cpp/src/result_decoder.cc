@@ -10,37 +10,31 @@
 namespace norm::client {
 namespace {
 
-absl::StatusOr<Tensor> DecodeTensor(const char* name, const wire::ReceivedMessage& received,
-                                    const norm::v1::Tensor& tensor) {
+absl::StatusOr<ResultTensor> DecodeTensor(const char* name, const SharedMessage& received,
+                                          const norm::v1::Tensor& tensor) {
   const std::optional<DType> dtype = wire::FromProto(tensor.dtype());
   if (!dtype.has_value()) {
     return absl::InternalError(absl::StrCat("the server's ", name, " has dtype ", tensor.dtype()));
   }
-  absl::StatusOr<Tensor> result =
-      Tensor::Allocate(*dtype, std::vector<int64_t>(tensor.shape().begin(), tensor.shape().end()));
-  if (absl::IsInvalidArgument(result.status())) {
-    return absl::InternalError(
-        absl::StrCat("the server's ", name, ": ", result.status().message()));
-  }
-  if (!result.ok()) return result;
-  const wire::Payload& payload = received.payload(tensor);
-  const auto expected = static_cast<int64_t>(result->bytes().size());
-  if (payload.size_bytes != expected) {
-    return absl::InternalError(absl::StrCat("the server's ", name, " has ", payload.size_bytes,
-                                            " bytes where its shape needs ", expected));
-  }
-  payload.CopyTo(result->mutable_bytes().data());
-  return result;
+  absl::StatusOr<ResultTensor> result = ResultTensor::Over(
+      received->payload(tensor).runs, *dtype,
+      std::vector<int64_t>(tensor.shape().begin(), tensor.shape().end()), received);
+  if (result.ok()) return result;
+  return absl::InternalError(absl::StrCat("the server's ", name, ": ", result.status().message()));
 }
 
 /// Decodes the optional tensors of a response and keeps the first error.
 class TensorDecoder {
  public:
-  explicit TensorDecoder(const wire::ReceivedMessage& received) : received_(received) {}
+  TensorDecoder(const SharedMessage& received, RowTensors rows)
+      : received_(received), rows_(std::move(rows)) {}
 
-  std::optional<Tensor> Take(const char* name, bool present, const norm::v1::Tensor& tensor) {
+  std::optional<ResultTensor> Take(const char* name, bool present, const norm::v1::Tensor& tensor) {
+    if (const auto found = rows_.find(name); found != rows_.end()) {
+      return ResultTensor::Of(std::move(found->second));
+    }
     if (!present || !status_.ok()) return std::nullopt;
-    absl::StatusOr<Tensor> result = DecodeTensor(name, received_, tensor);
+    absl::StatusOr<ResultTensor> result = DecodeTensor(name, received_, tensor);
     if (!result.ok()) {
       status_ = result.status();
       return std::nullopt;
@@ -51,7 +45,8 @@ class TensorDecoder {
   const absl::Status& status() const { return status_; }
 
  private:
-  const wire::ReceivedMessage& received_;
+  const SharedMessage& received_;
+  RowTensors rows_;
   absl::Status status_;
 };
 
@@ -69,17 +64,17 @@ Timing FromProto(const norm::v1::Timing& timing) {
 
 }  // namespace
 
-absl::StatusOr<ForwardResult> Decode(const wire::ReceivedMessage& received,
-                                     const norm::v1::NormalizeResponse& message) {
-  TensorDecoder tensors(received);
-  std::optional<Tensor> y = tensors.Take("y", message.has_y(), message.y());
-  std::optional<Tensor> mean = tensors.Take("mean", message.has_mean(), message.mean());
-  std::optional<Tensor> rstd = tensors.Take("rstd", message.has_rstd(), message.rstd());
-  std::optional<Tensor> sum =
+absl::StatusOr<ForwardResult> Decode(const SharedMessage& received,
+                                     const norm::v1::NormalizeResponse& message, RowTensors rows) {
+  TensorDecoder tensors(received, std::move(rows));
+  std::optional<ResultTensor> y = tensors.Take("y", message.has_y(), message.y());
+  std::optional<ResultTensor> mean = tensors.Take("mean", message.has_mean(), message.mean());
+  std::optional<ResultTensor> rstd = tensors.Take("rstd", message.has_rstd(), message.rstd());
+  std::optional<ResultTensor> sum =
       tensors.Take("residual_sum", message.has_residual_sum(), message.residual_sum());
-  std::optional<Tensor> running_mean =
+  std::optional<ResultTensor> running_mean =
       tensors.Take("running_mean", message.has_running_mean(), message.running_mean());
-  std::optional<Tensor> running_var =
+  std::optional<ResultTensor> running_var =
       tensors.Take("running_var", message.has_running_var(), message.running_var());
   if (!tensors.status().ok()) return tensors.status();
   if (!y.has_value()) return absl::InternalError("the server's response has no y");
@@ -92,12 +87,14 @@ absl::StatusOr<ForwardResult> Decode(const wire::ReceivedMessage& received,
                        .timing = FromProto(message.timing())};
 }
 
-absl::StatusOr<BackwardResult> Decode(const wire::ReceivedMessage& received,
-                                      const norm::v1::NormalizeBackwardResponse& message) {
-  TensorDecoder tensors(received);
-  std::optional<Tensor> dx = tensors.Take("dx", message.has_dx(), message.dx());
-  std::optional<Tensor> dweight = tensors.Take("dweight", message.has_dweight(), message.dweight());
-  std::optional<Tensor> dbias = tensors.Take("dbias", message.has_dbias(), message.dbias());
+absl::StatusOr<BackwardResult> Decode(const SharedMessage& received,
+                                      const norm::v1::NormalizeBackwardResponse& message,
+                                      RowTensors rows) {
+  TensorDecoder tensors(received, std::move(rows));
+  std::optional<ResultTensor> dx = tensors.Take("dx", message.has_dx(), message.dx());
+  std::optional<ResultTensor> dweight =
+      tensors.Take("dweight", message.has_dweight(), message.dweight());
+  std::optional<ResultTensor> dbias = tensors.Take("dbias", message.has_dbias(), message.dbias());
   if (!tensors.status().ok()) return tensors.status();
   if (!dx.has_value()) return absl::InternalError("the server's response has no dx");
   return BackwardResult{.dx = *std::move(dx),

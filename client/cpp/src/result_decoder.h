@@ -1,5 +1,9 @@
-// Received messages as typed results that own their tensors.
+// Received messages as typed results around the tensor bytes in their buffers.
 #pragma once
+
+#include <map>
+#include <memory>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "norm/client/requests.h"
@@ -8,11 +12,17 @@
 
 namespace norm::client {
 
-/// Copies each tensor once, out of the receive buffers. Errors: INTERNAL when the server broke the
+using RowTensors = std::map<std::string, Tensor>;
+using SharedMessage = std::shared_ptr<const wire::ReceivedMessage>;
+
+/// The tensors keep `received` alive and copy nothing. Errors: INTERNAL when the server broke the
 /// contract (a missing output, an unknown dtype, a byte count that does not match the shape).
-absl::StatusOr<ForwardResult> Decode(const wire::ReceivedMessage& received,
-                                     const norm::v1::NormalizeResponse& message);
-absl::StatusOr<BackwardResult> Decode(const wire::ReceivedMessage& received,
-                                      const norm::v1::NormalizeBackwardResponse& message);
+/// `rows`: tensors that came in rows before this final response, by name.
+absl::StatusOr<ForwardResult> Decode(const SharedMessage& received,
+                                     const norm::v1::NormalizeResponse& message,
+                                     RowTensors rows = {});
+absl::StatusOr<BackwardResult> Decode(const SharedMessage& received,
+                                      const norm::v1::NormalizeBackwardResponse& message,
+                                      RowTensors rows = {});
 
 }  // namespace norm::client

@@ -23,7 +23,12 @@ ServerLimits Decode(const norm::v1::Limits& limits) {
                       .max_queue_requests = limits.max_queue_requests(),
                       .max_batch_rows = limits.max_batch_rows(),
                       .max_batch_bytes = limits.max_batch_bytes(),
-                      .slots_per_device = limits.slots_per_device()};
+                      .slots_per_device = limits.slots_per_device(),
+                      .max_unsent_bytes = limits.max_unsent_bytes(),
+                      .write_timeout_us = limits.write_timeout_us(),
+                      .max_queue_delay_us = limits.max_queue_delay_us(),
+                      .max_stream_uploads = limits.max_stream_uploads(),
+                      .stream_window_bytes = limits.stream_window_bytes()};
 }
 
 }  // namespace
@@ -55,6 +60,9 @@ ServerInfo Decode(const norm::v1::ServerInfo& message) {
 }
 
 ServerStatistics Decode(const norm::v1::ServerStatistics& message) {
+  const auto stage = [](const norm::v1::StageTotal& total) {
+    return StageTotal{.requests = total.requests(), .seconds = total.seconds()};
+  };
   return ServerStatistics{.requests_ok = message.requests_ok(),
                           .requests_failed = message.requests_failed(),
                           .executions = message.executions(),
@@ -63,7 +71,9 @@ ServerStatistics Decode(const norm::v1::ServerStatistics& message) {
                           .bytes_out = message.bytes_out(),
                           .in_flight_requests = message.in_flight_requests(),
                           .in_flight_bytes = message.in_flight_bytes(),
-                          .queued_requests = message.queued_requests()};
+                          .queued_requests = message.queued_requests(),
+                          .encode = stage(message.encode()),
+                          .send = stage(message.send())};
 }
 
 }  // namespace norm::client

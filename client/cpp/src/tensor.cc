@@ -1,5 +1,7 @@
 #include "norm/client/tensor.h"
 
+#include <sys/mman.h>
+
 #include <cstring>
 #include <new>
 #include <optional>
@@ -8,6 +10,7 @@
 #include "absl/numeric/int128.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "element_count.h"
 
 namespace norm::client {
 namespace {
@@ -22,29 +25,6 @@ std::vector<int64_t> ContiguousStrides(const std::vector<int64_t>& shape) {
                                           static_cast<uint64_t>(shape[i - 1]));
   }
   return strides;
-}
-
-/// Elements of a shape, or an error for one that no tensor can have.
-absl::StatusOr<int64_t> CountElements(const std::vector<int64_t>& shape, size_t element_size) {
-  if (shape.empty())
-    return absl::InvalidArgumentError("rank 0 is not a tensor: at least one dimension is needed");
-  bool empty = false;
-  for (size_t i = 0; i < shape.size(); ++i) {
-    if (shape[i] < 0)
-      return absl::InvalidArgumentError(absl::StrCat("dimension ", i, " is negative: ", shape[i]));
-    empty = empty || shape[i] == 0;
-  }
-  if (empty) return 0;
-  const int64_t limit = INT64_MAX / static_cast<int64_t>(element_size);
-  int64_t count = 1;
-  for (int64_t dimension : shape) {
-    if (count > limit / dimension) {
-      return absl::InvalidArgumentError(absl::StrCat("shape [", absl::StrJoin(shape, ","),
-                                                     "] has more bytes than 63 bits can count"));
-    }
-    count *= dimension;
-  }
-  return count;
 }
 
 template <typename T>
@@ -125,7 +105,7 @@ TensorView TensorView::OwnedBy(std::shared_ptr<const void> owner) const {
 
 absl::Status TensorView::Validate() const {
   const size_t element_size = DTypeSize(dtype_);
-  absl::StatusOr<int64_t> elements = CountElements(shape_, element_size);
+  absl::StatusOr<int64_t> elements = CountElements(shape_, dtype_);
   if (!elements.ok()) return elements.status();
   if (strides_.size() != shape_.size()) {
     return absl::InvalidArgumentError(absl::StrCat("number of strides ", strides_.size(),
@@ -200,8 +180,22 @@ void TensorView::CopyTo(std::byte* destination) const {
   }
 }
 
+namespace {
+
+/// Large fresh memory costs most by the page.
+void AdviseHugePages(std::byte* memory, size_t size_bytes) {
+  constexpr size_t kHugePage = size_t{2} << 20;
+  constexpr size_t kSmallPage = 4096;
+  if (size_bytes < 2 * kHugePage) return;
+  auto* const begin = memory + (kSmallPage - reinterpret_cast<uintptr_t>(memory) % kSmallPage);
+  // Only advice: where it is not taken the memory is as good.
+  (void)::madvise(begin, (size_bytes - kSmallPage) / kSmallPage * kSmallPage, MADV_HUGEPAGE);
+}
+
+}  // namespace
+
 absl::StatusOr<Tensor> Tensor::Allocate(DType dtype, std::vector<int64_t> shape) {
-  absl::StatusOr<int64_t> elements = CountElements(shape, DTypeSize(dtype));
+  absl::StatusOr<int64_t> elements = CountElements(shape, dtype);
   if (!elements.ok()) return elements.status();
   const size_t size_bytes = static_cast<size_t>(*elements) * DTypeSize(dtype);
   auto* memory = static_cast<std::byte*>(
@@ -210,12 +204,30 @@ absl::StatusOr<Tensor> Tensor::Allocate(DType dtype, std::vector<int64_t> shape)
     return absl::ResourceExhaustedError(
         absl::StrCat("no memory for a tensor of ", size_bytes, " bytes"));
   }
+  AdviseHugePages(memory, size_bytes);
   Tensor tensor;
   tensor.dtype_ = dtype;
   tensor.shape_ = std::move(shape);
   tensor.elements_ = *elements;
   tensor.memory_ = std::shared_ptr<std::byte[]>(
       memory, [](std::byte* bytes) { ::operator delete (bytes, std::align_val_t{kAlignment}); });
+  return tensor;
+}
+
+absl::StatusOr<Tensor> Tensor::Over(DType dtype, std::vector<int64_t> shape,
+                                    std::shared_ptr<std::byte[]> memory, int64_t size_bytes) {
+  absl::StatusOr<int64_t> elements = CountElements(shape, dtype);
+  if (!elements.ok()) return elements.status();
+  const int64_t needed = *elements * static_cast<int64_t>(DTypeSize(dtype));
+  if (size_bytes != needed) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("byte size ", size_bytes, " != ", needed, " of the shape"));
+  }
+  Tensor tensor;
+  tensor.dtype_ = dtype;
+  tensor.shape_ = std::move(shape);
+  tensor.elements_ = *elements;
+  tensor.memory_ = std::move(memory);
   return tensor;
 }
 

@@ -2,35 +2,29 @@
 
 #include "call_status.h"
 #include "grpcpp/client_context.h"
-#include "grpcpp/completion_queue.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/impl/codegen/proto_utils.h"
 #include "request_encoder.h"
 
 namespace norm::client {
 
-AttemptOutcome TryOnce(const std::shared_ptr<grpc::Channel>& channel, const UnaryCall& unary,
-                       grpc::ByteBuffer* reply) {
+AttemptOutcome TryOnce(const std::shared_ptr<grpc::Channel>& channel, AnswerThreads& threads,
+                       const UnaryCall& unary, grpc::ByteBuffer* reply) {
   grpc::ClientContext context;
   context.set_deadline(absl::ToChronoTime(unary.deadline));
   for (const auto& [key, value] : unary.metadata) context.AddMetadata(key, value);
-  grpc::CompletionQueue queue;
+  AnswerThreads::Call answer(threads);
   grpc::GenericStub stub(channel);
   // The pieces that report progress must be held by gRPC alone: the temporary goes at the end of
   // the statement.
   std::unique_ptr<grpc::GenericClientAsyncResponseReader> call = stub.PrepareUnaryCall(
       &context, unary.method,
       unary.progress != nullptr ? WithProgress(unary.request, unary.progress) : unary.request,
-      &queue);
+      answer.queue());
   call->StartCall();
   grpc::Status status;
-  call->Finish(reply, &status, &queue);
-  void* tag = nullptr;
-  bool ok = false;
-  queue.Next(&tag, &ok);
-  queue.Shutdown();
-  while (queue.Next(&tag, &ok)) {
-  }
+  call->Finish(reply, &status, answer.tag());
+  answer.Wait();
   const Connection connection = channel->GetState(/*try_to_connect=*/false) == GRPC_CHANNEL_READY
                                     ? Connection::kUp
                                     : Connection::kDown;

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "answer_threads.h"
 #include "google/protobuf/message.h"
 #include "grpcpp/channel.h"
 #include "grpcpp/support/byte_buffer.h"
@@ -26,8 +27,8 @@ struct UnaryCall {
 };
 
 /// Sends the request and waits for the reply or the deadline.
-AttemptOutcome TryOnce(const std::shared_ptr<grpc::Channel>& channel, const UnaryCall& call,
-                       grpc::ByteBuffer* reply);
+AttemptOutcome TryOnce(const std::shared_ptr<grpc::Channel>& channel, AnswerThreads& threads,
+                       const UnaryCall& call, grpc::ByteBuffer* reply);
 
 /// A message type over a byte buffer, for the small messages of the control services.
 absl::StatusOr<grpc::ByteBuffer> ToByteBuffer(const google::protobuf::Message& message);

@@ -28,9 +28,11 @@ std::vector<float> Floats(const std::string& bytes) {
   return values;
 }
 
-std::vector<float> Floats(const Tensor& tensor) {
-  const absl::Span<const float> values = *tensor.Values<float>();
-  return std::vector<float>(values.begin(), values.end());
+std::vector<float> Floats(const ResultTensor& tensor) {
+  EXPECT_EQ(tensor.dtype(), DType::kF32);
+  std::vector<float> values(static_cast<size_t>(tensor.elements()));
+  tensor.CopyTo(reinterpret_cast<std::byte*>(values.data()));
+  return values;
 }
 
 /// Answers with y = x.
@@ -74,7 +76,8 @@ TEST_F(ClientTest, SendsEveryFieldOfAnRmsNorm) {
                           .eps = 1e-3,
                           .weight_offset = 1.0,
                           .rounding = Rounding::kNormalizedFirst,
-                          .return_statistics = true},
+                          .return_statistics = true,
+                          .priority = Priority::kBulk},
                          kTimeout);
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_EQ(seen.rms_norm().normalized_dims(), 1);
@@ -82,6 +85,7 @@ TEST_F(ClientTest, SendsEveryFieldOfAnRmsNorm) {
   EXPECT_EQ(seen.rms_norm().weight_offset(), 1.0);
   EXPECT_EQ(seen.rms_norm().rounding(), v1::ROUNDING_NORMALIZED_FIRST);
   EXPECT_TRUE(seen.return_statistics());
+  EXPECT_EQ(seen.priority(), v1::PRIORITY_BULK);
   EXPECT_EQ(seen.x().dtype(), v1::DTYPE_F32);
   EXPECT_THAT(seen.x().shape(), ElementsAre(2, 3));
   EXPECT_FALSE(seen.has_bias());
@@ -141,6 +145,7 @@ TEST_F(ClientTest, SendsABackwardAndTakesItsGradients) {
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_TRUE(seen.omit_dweight());
   EXPECT_TRUE(seen.has_bias());
+  EXPECT_EQ(seen.priority(), v1::PRIORITY_INTERACTIVE);
   EXPECT_EQ(seen.layer_norm().eps(), 1e-5);
   EXPECT_EQ(Floats(result->dx), values_);
   EXPECT_EQ(Floats(*result->dbias), weight);
@@ -179,7 +184,11 @@ TEST_F(ClientTest, ReturnsMessagesFarOverFourMebibytes) {
   absl::StatusOr<ForwardResult> result =
       Connect()->Normalize(RmsNormRequest{.x = big.view()}, kTimeout, CallOptions{progress});
   ASSERT_TRUE(result.ok()) << result.status();
-  EXPECT_EQ(std::memcmp(result->y.bytes().data(), big.bytes().data(), big.bytes().size()), 0);
+  // Where gRPC received them, not in one piece, and longer than the client and the call.
+  EXPECT_GT(result->y.runs().size(), 1U);
+  const Tensor y = *result->y.ToTensor();
+  EXPECT_EQ(y.shape(), big.shape());
+  EXPECT_EQ(std::memcmp(y.bytes().data(), big.bytes().data(), big.bytes().size()), 0);
   EXPECT_GT(progress->total_bytes.load(), 3000 * 4096 * 4);
   EXPECT_EQ(progress->sent_bytes.load(), progress->total_bytes.load());
 }
@@ -295,6 +304,15 @@ TEST_F(ClientTest, EndsAtTheDeadlineWhenTheServerIsSilent) {
   EXPECT_TRUE(saw_deadline);
 }
 
+TEST_F(ClientTest, RefusesChunksThatAreNone) {
+  for (const ChunkOptions& chunks :
+       {ChunkOptions{.above_bytes = -1}, ChunkOptions{.chunk_bytes = 0},
+        ChunkOptions{.window_bytes = 0}}) {
+    EXPECT_EQ(Client::Create(server_.address(), {.chunks = chunks}).status().code(),
+              absl::StatusCode::kInvalidArgument);
+  }
+}
+
 TEST_F(ClientTest, RefusesTimeoutsThatAreNone) {
   const std::unique_ptr<Client> client = Connect();
   for (absl::Duration timeout :
@@ -313,7 +331,7 @@ TEST_F(ClientTest, ReportsAReplyThatBreaksTheContract) {
   };
   const absl::Status status = Connect()->RmsNorm({.x = x_}, kTimeout).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
-  EXPECT_EQ(status.message(), "the server's y has 24 bytes where its shape needs 2400");
+  EXPECT_EQ(status.message(), "the server's y: 24 bytes where the shape needs 2400");
 }
 
 TEST_F(ClientTest, SpreadsCallsOverItsConnections) {
@@ -362,6 +380,8 @@ TEST_F(ClientTest, ReadsServerInfoStatisticsAndHealth) {
   ASSERT_EQ(info->capabilities.size(), 1u);  // the dtype of a newer server is left out
   EXPECT_EQ(info->capabilities[0].weight_dtypes.at(0), DType::kF32);
   EXPECT_EQ(client->GetStatistics(kTimeout)->bytes_in, uint64_t{1} << 40);
+  EXPECT_EQ(client->GetStatistics(kTimeout)->encode.requests, 3U);
+  EXPECT_EQ(client->GetStatistics(kTimeout)->send.seconds, 0.5);
   EXPECT_EQ(*client->CheckHealth("", kTimeout), Health::kServing);
   server_.health()->SetServingStatus("", false);
   EXPECT_EQ(*client->CheckHealth("", kTimeout), Health::kNotServing);

@@ -84,6 +84,8 @@ class FakeServer {
                                v1::ServerStatistics* response) override {
       response->set_requests_ok(12);
       response->set_bytes_in(uint64_t{1} << 40);
+      response->mutable_encode()->set_requests(3);
+      response->mutable_send()->set_seconds(0.5);
       return grpc::Status::OK;
     }
 

@@ -170,7 +170,8 @@ TEST(PreparedCaseTest, SetsDifferAndTakeTurns) {
 TEST(PreparedCaseTest, RefusesOtherResults) {
   const PreparedCase prepared = Prepare("op=rms_norm shape=3x8 dtype=bf16");
   const auto result = [](DType dtype, std::vector<int64_t> shape) {
-    return client::ForwardResult{.y = *client::Tensor::Allocate(dtype, std::move(shape))};
+    return client::ForwardResult{
+        .y = client::ResultTensor::Of(*client::Tensor::Allocate(dtype, std::move(shape)))};
   };
   EXPECT_TRUE(prepared.Check(result(DType::kBF16, {3, 8})).ok());
   EXPECT_EQ(prepared.Check(result(DType::kF16, {3, 8})),
@@ -178,7 +179,7 @@ TEST(PreparedCaseTest, RefusesOtherResults) {
   EXPECT_EQ(prepared.Check(result(DType::kBF16, {8, 3})),
             absl::InternalError("the result is 8x3 of bf16, not 3x8 of bf16"));
   client::ForwardResult more = result(DType::kBF16, {3, 8});
-  more.rstd = *client::Tensor::Allocate(DType::kF32, {3});
+  more.rstd = client::ResultTensor::Of(*client::Tensor::Allocate(DType::kF32, {3}));
   EXPECT_EQ(prepared.Check(more), absl::InternalError("all results have 60 bytes, not 48"));
 }
 

@@ -78,11 +78,13 @@ TEST(LoadReportTest, JsonHoldsEveryOptionAndFigure) {
     "stages_us": null, "launches_per_request": null})");
   nlohmann::json expected = Parse(R"({
     "options": {"server": "h:1", "timeout_seconds": 60.0, "mix": null, "transport": "unary",
-                "echo": null, "connections": 1, "in_flight": 1, "rate": 56.0,
+                "echo": null, "connections": 1, "in_flight": 1, "rate": 56.0, "flood": null,
                 "warm_up_seconds": 0.5, "duration_seconds": 10.0},
     "server_version": "1.2.3", "devices": ["cpu"],
     "not_sent": 3, "measured_seconds": 2.0, "requests_per_second": 50.0, "gb_per_second": 2.5,
     "send_delay_us": null, "echo": null, "over_echo": null,
+    "alone": null, "flood": null, "over_alone": null,
+    "server_stages_us": {"encode": null, "send": null},
     "cases": [{"name": "layer_norm forward 4x4096 bf16 weight 2 sets", "op": "layer_norm",
                "direction": "forward", "shape": [4, 4096], "dtype": "bf16", "weight": true,
                "bias": false, "residual": false, "running": false, "weight_dtype": "bf16",
@@ -151,6 +153,36 @@ TEST(LoadReportTest, TableHoldsTheFiguresInLines) {
       "latency us          60.0       61.0       62.0       63.0       64.0\n"
       "ratio              0.800 of the echo's requests/s\n"
       "over the echo      +40.0 us at p50, +40.0 us at p99\n");
+}
+
+TEST(LoadReportTest, StagesThatTheServerCountsAreMeans) {
+  const LoadResult result = {.load = HandMadeOutcome(),
+                             .server_stages = {.encode_us = 2.25, .send_us = 12.5}};
+  EXPECT_EQ(Parse(LoadJson({}, kServer, result))["server_stages_us"],
+            Parse(R"({"encode": 2.25, "send": 12.5})"));
+  EXPECT_THAT(LoadTable({}, kServer, result),
+              HasSubstr("  encode             2.2          -          -          -\n"
+                        "  send              12.5          -          -          -\n"
+                        "launches/req."));
+}
+
+TEST(LoadReportTest, AFloodIsComparedWithTheRequestsAlone) {
+  LoadOutcome beside = HandMadeOutcome();
+  beside.all.latency = Latency(202);
+  LoadResult result = {.load = beside, .flood = FloodResult{HandMadeOutcome(), HandMadeEcho()}};
+  LoadOptions options = {.rate = 56, .flood = LoadFlood{.connections = 4, .in_flight = 8}};
+  const nlohmann::json report = Parse(LoadJson(options, kServer, result));
+  EXPECT_EQ(report["options"]["flood"],
+            Parse(R"({"connections": 4, "in_flight": 8, "mix": null})"));
+  EXPECT_EQ(report["alone"]["latency_us"]["p50"], 100.0);
+  EXPECT_EQ(report["latency_us"]["p50"], 202.0);
+  EXPECT_EQ(report["flood"]["requests_per_second"], 62.5);
+  EXPECT_EQ(report["over_alone"], Parse(R"({"p50_ratio": 2.02, "p99_ratio": 2.0})"));
+  const std::string table = LoadTable(options, kServer, result);
+  EXPECT_THAT(table, HasSubstr("the same requests alone\nrequests             109\n"));
+  EXPECT_THAT(table, HasSubstr("the flood: the same cases, 4 connections x 8 in flight\n"
+                               "requests             125\n"));
+  EXPECT_THAT(table, HasSubstr("\nbeside it           2.02 times alone at p50, 2.00 at p99\n"));
 }
 
 TEST(LoadReportTest, AClosedLoopHasNoRowsOfAnOpenOne) {

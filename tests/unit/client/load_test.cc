@@ -144,6 +144,14 @@ TEST(LoadOptionsTest, RefusesNonsenseNamingFlagRuleAndValues) {
   EXPECT_EQ(Refusal({.rate = std::nan("")}), "--rate: nan requests/s is outside (0, 1e+06]");
   EXPECT_EQ(Refusal({.rate = 0.5, .duration_seconds = 1}),
             "--rate: 0.5 requests/s for --duration 1 s are 0.5 requests, outside [1, 5e+07]");
+  EXPECT_EQ(Refusal({.rate = 9, .flood = LoadFlood{.connections = 0}}),
+            "--flood: 0 is outside [1, 1024]");
+  EXPECT_EQ(Refusal({.rate = 9, .flood = LoadFlood{.connections = 128, .in_flight = 9}}),
+            "--flood-in-flight: 9 on each of 128 --flood are 1152 requests in flight, over the "
+            "limit of 1024");
+  EXPECT_EQ(Refusal({.flood = LoadFlood()}), "--flood: needs the --rate of the client beside it");
+  EXPECT_EQ(Refusal({.echo = EchoSize::kSame, .rate = 9, .flood = LoadFlood()}),
+            "--flood: excludes --echo");
   EXPECT_EQ(Refusal({.rate = 1e6, .duration_seconds = 100}),
             "--rate: 1e+06 requests/s for --duration 100 s are 1e+08 requests, outside [1, 5e+07]");
 }

@@ -5,6 +5,7 @@
 #include <pthread.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstring>
 #include <memory>
@@ -64,7 +65,9 @@ class NormalizeStreamTest : public ::testing::Test {
   static RmsNormRequest Request(float value, int64_t count = 4) {
     return {.x = Filled(value, count).view()};
   }
-  static float First(const Tensor& tensor) { return (*tensor.Values<float>())[0]; }
+  static float First(const ResultTensor& tensor) {
+    return (*tensor.ToTensor()->Values<float>())[0];
+  }
 
   FakeServer server_;
   std::unique_ptr<Client> client_;
@@ -264,6 +267,26 @@ TEST_F(NormalizeStreamTest, FailsEverythingWhenNoServerListens) {
   const absl::Status status = stream->Normalize(Request(1), kTimeout).get().status();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
   EXPECT_TRUE(IsServerUnreachable(stream->Finish(kTimeout)));
+}
+
+TEST_F(NormalizeStreamTest, ARequestThatAnEndingStreamStillTakesCompletes) {
+  server_.on_stream = [](grpc::ServerContext&, ServerStream& stream) {
+    v1::StreamRequest request;
+    stream.Read(&request);
+    return grpc::Status::OK;  // no answer
+  };
+  const std::unique_ptr<NormalizeStream> stream = client_->OpenStream();
+  std::promise<absl::Status> second;
+  stream->Normalize(Request(1), kTimeout, [&](const absl::StatusOr<ForwardResult>& first) {
+    EXPECT_EQ(first.status().code(), absl::StatusCode::kUnavailable);
+    // The stream is just telling its requests that it has ended.
+    stream->Normalize(Request(2), kTimeout, [&](const absl::StatusOr<ForwardResult>& result) {
+      second.set_value(result.status());
+    });
+  });
+  std::future<absl::Status> completed = second.get_future();
+  ASSERT_EQ(completed.wait_for(std::chrono::seconds(20)), std::future_status::ready);
+  EXPECT_EQ(completed.get().code(), absl::StatusCode::kUnavailable);
 }
 
 }  // namespace

@@ -5,9 +5,12 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <memory>
 #include <numeric>
 #include <string>
 #include <vector>
+
+#include "norm/client/result_tensor.h"
 
 namespace norm::client {
 namespace {
@@ -53,6 +56,18 @@ TEST(TensorViewTest, CopiesABroadcastRow) {
   const std::vector<float> values = Counting(3);
   const TensorView view = TensorView::Strided(DType::kF32, Bytes(values), 0, {2, 2, 3}, {0, 0, 1});
   EXPECT_EQ(Logical(view), (std::vector<float>{0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 2}));
+}
+
+TEST(TensorTest, StandsOverMemoryOfItsOwner) {
+  std::shared_ptr<std::byte[]> memory(new std::byte[16]());
+  memory[4] = std::byte{0x80};
+  memory[5] = std::byte{0x3f};
+  const absl::StatusOr<Tensor> tensor = Tensor::Over(DType::kBF16, {2, 4}, memory, 16);
+  ASSERT_TRUE(tensor.ok()) << tensor.status();
+  EXPECT_EQ(ToDoubles(*tensor), (std::vector<double>{0, 0, 1, 0, 0, 0, 0, 0}));
+  EXPECT_EQ(tensor->bytes().data(), memory.get());
+  EXPECT_TRUE(absl::IsInvalidArgument(Tensor::Over(DType::kBF16, {2, 4}, memory, 15).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(Tensor::Over(DType::kBF16, {}, memory, 2).status()));
 }
 
 TEST(TensorViewTest, CopiesAReversedArray) {
@@ -176,6 +191,59 @@ TEST(CastTest, DecodesBf16AsTheUpperHalfOfAFloat) {
   Tensor tensor = *Tensor::Allocate(DType::kBF16, {1});
   *reinterpret_cast<uint16_t*>(tensor.mutable_bytes().data()) = 0x4049;
   EXPECT_EQ(ToDoubles(tensor)[0], static_cast<double>(std::bit_cast<float>(0x40490000u)));
+}
+
+/// The bytes of 1, 2, 3, 4 as f32, received in runs that end inside elements.
+struct Received {
+  std::vector<float> values = {1, 2, 3, 4};
+  std::vector<ResultTensor::Run> runs = {
+      Bytes(values).subspan(0, 3), {}, Bytes(values).subspan(3, 7), Bytes(values).subspan(10)};
+};
+
+TEST(ResultTensorTest, JoinsRunsThatEndInsideElements) {
+  const auto received = std::make_shared<Received>();
+  const absl::StatusOr<ResultTensor> result =
+      ResultTensor::Over(received->runs, DType::kF32, {2, 2}, received);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->runs().data(), received->runs.data());
+  EXPECT_EQ(result->size_bytes(), 16);
+  const absl::StatusOr<Tensor> tensor = result->ToTensor();
+  ASSERT_TRUE(tensor.ok()) << tensor.status();
+  EXPECT_EQ(tensor->shape(), (std::vector<int64_t>{2, 2}));
+  const absl::Span<const float> values = *tensor->Values<float>();
+  EXPECT_EQ(std::vector<float>(values.begin(), values.end()), received->values);
+}
+
+TEST(ResultTensorTest, KeepsItsBuffersWhileACopyLives) {
+  auto received = std::make_shared<Received>();
+  const std::weak_ptr<Received> watched = received;
+  auto result = std::make_unique<ResultTensor>(
+      *ResultTensor::Over(received->runs, DType::kF32, {4}, received));
+  received.reset();
+  auto copy = std::make_unique<ResultTensor>(*result);
+  result.reset();
+  EXPECT_FALSE(watched.expired());
+  copy.reset();
+  EXPECT_TRUE(watched.expired());
+}
+
+TEST(ResultTensorTest, SharesAWholeTensor) {
+  const Tensor tensor = *Tensor::CopyOf(TensorView::Of(std::vector<float>{1, 2, 3, 4}, {2, 2}));
+  const ResultTensor result = ResultTensor::Of(tensor);
+  EXPECT_EQ(result.shape(), tensor.shape());
+  ASSERT_EQ(result.runs().size(), 1U);
+  EXPECT_EQ(result.runs()[0], tensor.bytes());
+  EXPECT_EQ(result.runs()[0].data(), tensor.bytes().data());
+}
+
+TEST(ResultTensorTest, RefusesAShapeOfOtherSize) {
+  const Received received;
+  for (const std::vector<int64_t>& shape :
+       std::vector<std::vector<int64_t>>{{3}, {5}, {0, 4}, {-1, -4}, {}, {int64_t{1} << 62, 4}}) {
+    EXPECT_EQ(ResultTensor::Over(received.runs, DType::kF32, shape, nullptr).status().code(),
+              absl::StatusCode::kInvalidArgument);
+  }
+  EXPECT_TRUE(ResultTensor::Over({}, DType::kF32, {0, 4}, nullptr).ok());
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The client of normd: typed calls with deadlines, retries and owned results.
+// The client of normd: typed calls with deadlines, retries and results where they were received.
 #pragma once
 
 #include <memory>

@@ -7,10 +7,15 @@
 #include <string>
 #include <variant>
 
+#include "norm/client/result_tensor.h"
 #include "norm/client/tensor.h"
 #include "norm/kernels/op_types.h"
 
 namespace norm::client {
+
+/// Who goes first when requests wait on the server: interactive ones, bulk ones with what is left
+/// and a guaranteed share.
+enum class Priority : uint8_t { kInteractive, kBulk };
 
 /// y = x * rstd * (weight + weight_offset), rstd = 1 / sqrt(mean(x^2) + eps), over the trailing
 /// normalized_dims of x.
@@ -25,6 +30,7 @@ struct RmsNormRequest {
   double weight_offset = 0.0;  // 1 for Gemma's weights
   Rounding rounding = Rounding::kOnce;
   bool return_statistics = false;
+  Priority priority = Priority::kInteractive;
 };
 
 /// y = (x - mean) * rstd * weight + bias, over the trailing normalized_dims of x; biased variance.
@@ -37,6 +43,7 @@ struct LayerNormRequest {
   double eps = 1e-5;
   Rounding rounding = Rounding::kOnce;
   bool return_statistics = false;
+  Priority priority = Priority::kInteractive;
 };
 
 /// Momentum weights the new value; a cumulative average uses 1 / (num_batches_tracked + 1).
@@ -58,6 +65,7 @@ struct BatchNormRequest {
   double eps = 1e-5;
   RunningAverage average = 0.1;
   bool return_statistics = false;
+  Priority priority = Priority::kInteractive;
 };
 
 /// Which gradients of the parameters to return. bias stands for "forward had a bias".
@@ -76,6 +84,7 @@ struct RmsNormBackwardRequest {
   int normalized_dims = 1;
   double eps = 1e-6;
   double weight_offset = 0.0;
+  Priority priority = Priority::kInteractive;
 };
 
 struct LayerNormBackwardRequest {
@@ -88,6 +97,7 @@ struct LayerNormBackwardRequest {
   ParameterGradients gradients;
   int normalized_dims = 1;
   double eps = 1e-5;
+  Priority priority = Priority::kInteractive;
 };
 
 struct BatchNormBackwardRequest {
@@ -102,6 +112,7 @@ struct BatchNormBackwardRequest {
   std::optional<TensorView> running_var = std::nullopt;
   ParameterGradients gradients;
   double eps = 1e-5;
+  Priority priority = Priority::kInteractive;
 };
 
 using ForwardRequest = std::variant<RmsNormRequest, LayerNormRequest, BatchNormRequest>;
@@ -123,20 +134,20 @@ struct Timing {
 
 /// The optional tensors are there when the request asked for them (see the request's fields).
 struct ForwardResult {
-  Tensor y;
-  std::optional<Tensor> mean;
-  std::optional<Tensor> rstd;
-  std::optional<Tensor> residual_sum;
-  std::optional<Tensor> running_mean;
-  std::optional<Tensor> running_var;
+  ResultTensor y;
+  std::optional<ResultTensor> mean;
+  std::optional<ResultTensor> rstd;
+  std::optional<ResultTensor> residual_sum;
+  std::optional<ResultTensor> running_mean;
+  std::optional<ResultTensor> running_var;
   Timing timing;
   int64_t message_bytes = 0;  // of the response as it came
 };
 
 struct BackwardResult {
-  Tensor dx;  // with a residual, the gradient of x and of residual alike
-  std::optional<Tensor> dweight;
-  std::optional<Tensor> dbias;
+  ResultTensor dx;  // with a residual, the gradient of x and of residual alike
+  std::optional<ResultTensor> dweight;
+  std::optional<ResultTensor> dbias;
   Timing timing;
   int64_t message_bytes = 0;  // of the response as it came
 };

@@ -25,6 +25,11 @@ struct ServerLimits {
   uint64_t max_batch_rows = 0;
   uint64_t max_batch_bytes = 0;
   uint32_t slots_per_device = 0;
+  uint64_t max_unsent_bytes = 0;  // responses that wait for their readers
+  uint64_t write_timeout_us = 0;  // a response not taken within this time breaks its call off
+  uint64_t max_queue_delay_us = 0;
+  uint64_t max_stream_uploads = 0;
+  uint64_t stream_window_bytes = 0;
 };
 
 struct Capability {
@@ -45,6 +50,12 @@ struct ServerInfo {
   bool draining = false;
 };
 
+/// The time that requests spent in one stage, added up.
+struct StageTotal {
+  uint64_t requests = 0;
+  double seconds = 0;
+};
+
 struct ServerStatistics {
   uint64_t requests_ok = 0;
   uint64_t requests_failed = 0;
@@ -55,6 +66,8 @@ struct ServerStatistics {
   uint64_t in_flight_requests = 0;
   uint64_t in_flight_bytes = 0;
   uint64_t queued_requests = 0;
+  StageTotal encode;  // building responses; Timing, which travels in them, does not hold it
+  StageTotal send;    // until gRPC had sent them
 };
 
 /// grpc.health.v1.HealthCheckResponse.ServingStatus.

@@ -1,0 +1,153 @@
+#!/usr/bin/env python3
+"""Measures what normd promises of its serving path: every load by `normctl bench`, one after another on one machine.
+
+Usage: bars.py --normd PROGRAM --normctl PROGRAM --out FILE.json [--sweep FILE.json] [--peer PROGRAM ARGUMENT...]
+       [--device cuda|cpu] [--seconds S] [--only NAME,...] [--commit HASH]
+
+--peer, the last flag, is a command that serves norm.v1 (client/normctl/peers): `--listen` and `--port-file` are added, and it is
+measured by the loads that have a peer. FILE.json holds each load's command and what bench said; readme_tables.py writes the
+table of README.md from it. --sweep also measures latency against load, for bench_plot.py.
+"""
+
+import argparse
+import contextlib
+import datetime
+import json
+import os
+import pathlib
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+
+SMALL = "--shape 4x4096 --connections 16 --in-flight 8"
+LARGE = "--shape 8192x4096 --connections 4 --in-flight 1"
+WEIGHTS = "op=rms_norm shape=4x4096 dtype=bf16 weight=inline sets=64\n"
+# name: (arguments, share of --seconds). bf16 RMSNorm where no mix is named.
+LOADS = {
+    "1mib_1": ("--shape 128x4096 --connections 1 --in-flight 2 --echo", 1),
+    "1mib_4": ("--shape 128x4096 --connections 4 --in-flight 2 --echo", 1),
+    "64mib_1": ("--shape 8192x4096 --connections 1 --in-flight 2 --echo", 2),
+    "64mib_4": ("--shape 8192x4096 --connections 4 --in-flight 2 --echo", 2),
+    "small": (f"{SMALL} --echo=empty", 1),
+    "small_same": (f"{SMALL} --echo", 1),
+    "lone": ("--shape 4x4096 --connections 1 --in-flight 1 --echo", 1),
+    "weights": ("--mix {weights} --connections 16 --in-flight 8", 1),
+    "flood": ("--shape 4x4096 --connections 1 --in-flight 32 --rate 1000 --flood 4 --flood-in-flight 32", 1),
+}
+PEER_LOADS = {
+    "small": (SMALL, 1),
+    "large": (LARGE, 6),
+    "lone": ("--shape 4x4096 --connections 1 --in-flight 1", 1),
+}
+
+
+def await_ports(process, path):
+    while not path.exists():
+        if process.poll() is not None:
+            raise RuntimeError(f"{process.args[0]} ended with {process.returncode} before it was ready")
+        time.sleep(0.02)
+    return dict(line.split("=", 1) for line in path.read_text().split())["grpc"]
+
+
+@contextlib.contextmanager
+def serving(command, folder, port_file_flag):
+    """The address of a server that runs `command` on a free port."""
+    ports = pathlib.Path(folder) / f"ports{time.monotonic_ns()}"
+    process = subprocess.Popen([*command, "--listen=127.0.0.1:0", f"{port_file_flag}={ports}"], stdout=subprocess.DEVNULL)
+    try:
+        yield await_ports(process, ports)
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def bench(normctl, address, arguments):
+    """What `normctl bench` reports; the failed command and its error where it fails."""
+    command = [normctl, "bench", "--server", address, *arguments.split(), "--json", "-"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    named = " ".join(["normctl", "bench", *arguments.split()])
+    if done.returncode != 0:
+        return {"command": named, "error": done.stderr.strip()}
+    return {"command": named, "report": json.loads(done.stdout)}
+
+
+def describe(name, run):
+    report = run.get("report")
+    if report is None:
+        return f"{name:12s} {run['error']}"
+    latency = report["latency_us"]
+    text = (f"{name:12s} {report['requests_per_second']:10.1f}/s {report['gb_per_second']:7.2f} GB/s p50 {latency['p50']:9.1f} "
+            f"p99 {latency['p99']:9.1f}")
+    if report["over_echo"]:
+        over = report["over_echo"]
+        text += f" | of the echo {over['requests_per_second_ratio']:.3f}, p50 {over['p50_us']:+.1f} us"
+    if report["over_alone"]:
+        text += f" | beside a flood p99 x{report['over_alone']['p99_ratio']:.2f}"
+    if report["launches_per_request"] is not None:
+        text += f" | launches/request {report['launches_per_request']:.3f}"
+    return text
+
+
+def gpu_name():
+    try:
+        done = subprocess.run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True)
+    except OSError:
+        return None
+    return done.stdout.strip().splitlines()[0] if done.returncode == 0 and done.stdout.strip() else None
+
+
+def run_all(options, folder):
+    def measured(loads, address, only):
+        weights = pathlib.Path(folder) / "weights.txt"
+        weights.write_text(WEIGHTS)
+        runs = {}
+        for name, (arguments, share) in loads.items():
+            if only and name not in only:
+                continue
+            timing = f"--warm-up 0.2 --duration {options.seconds * share:g}"
+            runs[name] = bench(options.normctl, address, f"{arguments.format(weights=weights)} {timing}")
+            print(describe(name, runs[name]), flush=True)
+        return runs
+
+    report = {"date": datetime.date.today().isoformat(), "commit": options.commit, "device": gpu_name() or "cpu",
+              "cores": os.cpu_count(), "kernel": platform.release()}
+    normd = [options.normd, f"--device={options.device}", "--metrics_listen=127.0.0.1:0"]
+    with serving(normd, folder, "--port_file") as address:
+        report["normd"] = measured(LOADS, address, options.only)
+        if options.peer and "peer" not in (options.only or ["peer"]):
+            options.peer = None
+        if options.peer:
+            report["normd_beside_peer"] = measured(PEER_LOADS, address, None)
+        if options.sweep:
+            seconds = f"--warm-up 0.1 --duration {options.seconds / 2:g}"
+            run = bench(options.normctl, address, f"{SMALL} --sweep --echo {seconds}")
+            if "report" in run:
+                pathlib.Path(options.sweep).write_text(json.dumps(run["report"], indent=1) + "\n")
+            print("sweep       ", run.get("error", "written"), flush=True)
+    if options.peer:
+        with serving(options.peer, folder, "--port-file") as address:
+            report["peer"] = measured(PEER_LOADS, address, None)
+    return report
+
+
+def main(arguments):
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--normd", required=True)
+    parser.add_argument("--normctl", required=True)
+    parser.add_argument("--out", required=True, metavar="FILE.json")
+    parser.add_argument("--sweep", metavar="FILE.json")
+    parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
+    parser.add_argument("--seconds", type=float, default=4, help="of a load; twice as long for 64 MiB")
+    parser.add_argument("--only", type=lambda text: text.split(","), help="names of loads; peer: those of the peer")
+    parser.add_argument("--commit", default="unknown")
+    parser.add_argument("--peer", nargs=argparse.REMAINDER, metavar="PROGRAM ARGUMENT...")
+    options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory() as folder:
+        report = run_all(options, folder)
+    pathlib.Path(options.out).write_text(json.dumps(report, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

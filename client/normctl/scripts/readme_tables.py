@@ -1,0 +1,96 @@
+#!/usr/bin/env python3
+"""Writes the table of README.md that comes from what bars.py measured. Usage: readme_tables.py [--check] [ROOT]
+
+It stands between `<!-- serving results -->` and `<!-- end of serving results -->`. --check writes nothing and fails where README.md
+differs.
+"""
+
+import json
+import pathlib
+import re
+import sys
+
+REGION = re.compile(r"(<!-- serving results -->\n).*?(<!-- end of serving results -->)", re.DOTALL)
+RESULTS = "client/normctl/results"
+ECHOES = (("1mib_1", "1 MiB, 1 connection x 2 in flight"), ("1mib_4", "1 MiB, 4 connections x 2"),
+          ("64mib_1", "64 MiB, 1 connection x 2"), ("64mib_4", "64 MiB, 4 connections x 2"))
+
+
+def table(header, rows):
+    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
+    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows]) + "\n"
+
+
+def rate(report):
+    return f"{report['requests_per_second']:,.0f} calls/s"
+
+
+def volume(report):
+    return f"{report['gb_per_second']:.2f} GB/s"
+
+
+def p50(report):
+    return f"{report['latency_us']['p50']:,.0f} us"
+
+
+def rows(report):
+    """One for each load that was measured: load, normd, what it is compared with, comparison, bar."""
+    runs = {group: {name: run["report"] for name, run in report.get(group, {}).items() if "report" in run}
+            for group in ("normd", "normd_beside_peer", "peer")}
+    normd, beside, peer = runs["normd"], runs["normd_beside_peer"], runs["peer"]
+    lines = []
+    for name, title in ECHOES:
+        if name in normd:
+            one = normd[name]
+            lines.append([title, volume(one), f"echo of the same messages: {volume(one['echo'])}",
+                          f"{one['over_echo']['requests_per_second_ratio']:.2f}", "0.90"])
+    for name, title, bar in (("small", "empty echo", "0.75"), ("small_same", "echo of the same messages", "")):
+        if name in normd:
+            one = normd[name]
+            lines.append(["4x4096, 16 connections x 8", rate(one), f"{title}: {rate(one['echo'])}",
+                          f"{one['over_echo']['requests_per_second_ratio']:.2f}", bar])
+    if "lone" in normd:
+        one = normd["lone"]
+        lines.append(["4x4096, one call at a time, p50", p50(one), f"echo: {p50(one['echo'])}",
+                      f"{one['over_echo']['p50_us']:+.0f} us", "+40 us"])
+    if "weights" in normd:
+        lines.append(["4x4096, 64 weights in turn, 16 connections x 8", rate(normd["weights"]), "launches/request",
+                      f"{normd['weights']['launches_per_request']:.3f}", "0.15"])
+    if "flood" in normd:
+        one = normd["flood"]
+        lines.append([f"4x4096 at {one['options']['rate']:,.0f}/s beside a flood, p99", f"{one['latency_us']['p99']:,.0f} us",
+                      f"alone: {one['alone']['latency_us']['p99']:,.0f} us", f"{one['over_alone']['p99_ratio']:.1f}x", "3x"])
+    for name, title, show, bar in (("small", "4x4096, 16 connections x 8", rate, "20x"),
+                                   ("large", "64 MiB, 4 connections", volume, "4x"), ("lone", "4x4096, one call at a time, p50", p50, "")):
+        if name in beside and name in peer:
+            ratio = beside[name]["gb_per_second"] / peer[name]["gb_per_second"]
+            lines.append([title, show(beside[name]), f"{peer[name]['server_version']}: {show(peer[name])}", f"{ratio:.1f}x", bar])
+    return lines
+
+
+def render(report):
+    head = (f"{report['device']}, {report['cores']} cores for server and client, {report['date']}, commit {report['commit'][:12]}; "
+            "RMSNorm of bf16 over loopback, GB/s both ways.\n\n")
+    return head + table(["load", "normd", "compared with", "", "promised"], rows(report))
+
+
+def main(arguments):
+    check = "--check" in arguments
+    roots = [argument for argument in arguments if argument != "--check"]
+    root = pathlib.Path(roots[0] if roots else pathlib.Path(__file__).resolve().parents[3])
+    readme = root / "README.md"
+    text = readme.read_text()
+    report = json.loads((root / RESULTS / "h200.json").read_text())
+    fresh = REGION.sub(lambda region: region.group(1) + render(report) + region.group(2), text)
+    if fresh == text:
+        return 0
+    if check:
+        print(f"README.md differs from {RESULTS}: run client/normctl/scripts/readme_tables.py")
+        return 1
+    readme.write_text(fresh)
+    print("README.md written")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,94 @@
+#!/usr/bin/env python3
+"""Tests of the README's table of the serving path. Usage: readme_tables_test.py ROOT"""
+
+import contextlib
+import io
+import json
+import pathlib
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(sys.argv[1]).resolve()
+sys.path.insert(0, str(ROOT / "client/normctl/scripts"))
+
+import bars  # noqa: E402
+import readme_tables  # noqa: E402
+
+
+def figures(rate, volume, p50, **more):
+    return {"requests_per_second": rate, "gb_per_second": volume, "latency_us": {"p50": p50, "p99": 2 * p50},
+            "launches_per_request": 0.25, "over_echo": None, "over_alone": None, "server_version": "1.2.3", **more}
+
+
+def run(*arguments, **more):
+    return {"command": "normctl bench", "report": figures(*arguments, **more)}
+
+
+def with_echo(rate, volume, p50, ratio):
+    return run(rate, volume, p50, echo=figures(rate / ratio, volume / ratio, p50 - 30),
+               over_echo={"requests_per_second_ratio": ratio, "p50_us": 30.0})
+
+
+REPORT = {
+    "date": "2026-11-30", "commit": "0123456789abcdef", "device": "NVIDIA H200", "cores": 16, "kernel": "6",
+    "normd": {
+        "1mib_1": with_echo(1000.0, 2.0, 900.0, 0.8),
+        "small": with_echo(30000.0, 2.0, 900.0, 0.75),
+        "lone": with_echo(3000.0, 0.2, 230.0, 0.5),
+        "weights": run(25000.0, 2.0, 900.0),
+        "flood": run(1000.0, 0.1, 300.0, options={"rate": 1000.0}, alone=figures(1000.0, 0.1, 200.0),
+                     over_alone={"p50_ratio": 1.5, "p99_ratio": 1.5}),
+        "64mib_1": {"command": "normctl bench", "error": "refused"},
+    },
+    "normd_beside_peer": {"small": run(30000.0, 2.0, 900.0), "large": run(50.0, 8.0, 900.0)},
+    "peer": {"small": run(1500.0, 0.1, 9000.0, server_version="PyTorch 2"), "large": {"command": "", "error": "too slow"}},
+}
+
+
+class ReadmeTablesTest(unittest.TestCase):
+    def test_each_load_has_a_row_with_what_it_is_compared_with(self):
+        text = readme_tables.render(REPORT)
+        self.assertIn("NVIDIA H200, 16 cores for server and client, 2026-11-30, commit 0123456789ab;", text)
+        for row in (
+                "| 1 MiB, 1 connection x 2 in flight | 2.00 GB/s | echo of the same messages: 2.50 GB/s | 0.80 | 0.90 |",
+                "| 4x4096, 16 connections x 8 | 30,000 calls/s | empty echo: 40,000 calls/s | 0.75 | 0.75 |",
+                "| 4x4096, one call at a time, p50 | 230 us | echo: 200 us | +30 us | +40 us |",
+                "| 4x4096, 64 weights in turn, 16 connections x 8 | 25,000 calls/s | launches/request | 0.250 | 0.15 |",
+                "| 4x4096 at 1,000/s beside a flood, p99 | 600 us | alone: 400 us | 1.5x | 3x |",
+                "| 4x4096, 16 connections x 8 | 30,000 calls/s | PyTorch 2: 1,500 calls/s | 20.0x | 20x |"):
+            self.assertIn(row, text)
+
+    def test_a_load_that_failed_has_none(self):
+        text = readme_tables.render(REPORT)
+        self.assertNotIn("64 MiB", text)
+
+    def test_check_fails_until_the_table_is_written(self):
+        with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
+            root = pathlib.Path(folder)
+            (root / readme_tables.RESULTS).mkdir(parents=True)
+            (root / readme_tables.RESULTS / "h200.json").write_text(json.dumps(REPORT))
+            (root / "README.md").write_text("before\n<!-- serving results -->\nold\n<!-- end of serving results -->\nafter\n")
+            self.assertEqual(readme_tables.main(["--check", folder]), 1)
+            self.assertEqual(readme_tables.main([folder]), 0)
+            self.assertEqual(readme_tables.main(["--check", folder]), 0)
+            text = (root / "README.md").read_text()
+            self.assertTrue(text.startswith("before\n<!-- serving results -->\nNVIDIA H200"))
+            self.assertTrue(text.endswith("|\n<!-- end of serving results -->\nafter\n"))
+
+
+class BarsTest(unittest.TestCase):
+    def test_a_line_says_what_a_load_reached(self):
+        self.assertEqual(bars.describe("lone", REPORT["normd"]["lone"]),
+                         "lone             3000.0/s    0.20 GB/s p50     230.0 p99     460.0 | of the echo 0.500, p50 +30.0 us | "
+                         "launches/request 0.250")
+        self.assertEqual(bars.describe("64mib_1", REPORT["normd"]["64mib_1"]), "64mib_1      refused")
+
+    def test_every_row_of_the_table_has_its_load(self):
+        self.assertLessEqual({name for name, _ in readme_tables.ECHOES} | {"small", "small_same", "lone", "weights", "flood"},
+                             set(bars.LOADS))
+        self.assertEqual({"small", "large", "lone"}, set(bars.PEER_LOADS))
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
