@@ -304,15 +304,6 @@ TEST_F(ClientTest, EndsAtTheDeadlineWhenTheServerIsSilent) {
   EXPECT_TRUE(saw_deadline);
 }
 
-TEST_F(ClientTest, RefusesChunksThatAreNone) {
-  for (const ChunkOptions& chunks :
-       {ChunkOptions{.above_bytes = -1}, ChunkOptions{.chunk_bytes = 0},
-        ChunkOptions{.window_bytes = 0}}) {
-    EXPECT_EQ(Client::Create(server_.address(), {.chunks = chunks}).status().code(),
-              absl::StatusCode::kInvalidArgument);
-  }
-}
-
 TEST_F(ClientTest, RefusesTimeoutsThatAreNone) {
   const std::unique_ptr<Client> client = Connect();
   for (absl::Duration timeout :
