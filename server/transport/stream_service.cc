@@ -111,9 +111,14 @@ class StreamCall final : public Call, private StopListener, private ChunkedReque
     {
       const std::lock_guard lock(mutex_);
       if (ok) context_.metrics.RecordStage(Stage::kSend, context_.clock.Now() - write_started_);
-      written = *std::exchange(writing_, std::nullopt);
+      written = std::move(*writing_);
     }
     requests_.OnWritten(written);
+    {
+      // Only now: the next write must not begin before this one has been counted.
+      const std::lock_guard lock(mutex_);
+      writing_.reset();
+    }
     if (!ok) Break();
     Advance();
   }

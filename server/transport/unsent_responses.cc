@@ -47,6 +47,7 @@ void UnsentResponses::Watch() {
       std::clamp(limits_.write_timeout / 4, absl::Milliseconds(1), absl::Seconds(1)));
   std::unique_lock lock(mutex_);
   while (!stop_.wait_for(lock, interval, [this] { return stopping_; })) {
+    if (writes_.empty()) continue;
     const absl::Time now = clock_.Now();
     for (OfCall::Write& write : writes_) {
       if (write.deadline > now) break;

@@ -89,6 +89,10 @@ class FaultStageTest : public testing::TestWithParam<std::tuple<Stage, Fault>> {
 TEST_P(FaultStageTest, TheClientIsToldAndNothingIsLeft) {
   TcpRelay relay(server_.address());
   std::unique_ptr<PendingCall> before;  // takes the only slot
+  // The server's own threads have read the clock when they started, and do not while nothing is in
+  // flight: who waits for it below is the request.
+  server_.ExpectServes();
+  server_.ExpectNothingLeft();
   CloseGate();
   if (stage() == Stage::kQueue) {
     before = std::make_unique<PendingCall>(server_.address(), CanaryRequest());

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <thread>
+#include <vector>
 
 #include "tests/integration/gated_server.h"
 
@@ -72,6 +74,38 @@ TEST(SlowReaderTest, AStreamIsBrokenOffTheSameWay) {
   EXPECT_FALSE(stream->Read(&response));
   EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::CANCELLED);
   server.ExpectServes();
+}
+
+TEST(SlowReaderTest, ManySmallResponsesAreAllTakenOffTheAccount) {
+  GatedServer server;
+  std::vector<std::thread> clients;
+  for (int i = 0; i < 8; ++i) {
+    clients.emplace_back([&server] {
+      const auto stub = norm::v1::NormalizationService::NewStub(server.server().Connect());
+      grpc::ClientContext context;
+      auto stream = stub->NormalizeStream(&context);
+      norm::v1::StreamRequest request;
+      *request.mutable_forward() = CanaryRequest();
+      norm::v1::StreamResponse response;
+      constexpr uint64_t kRequests = 2000;
+      constexpr uint64_t kInFlight = 32;
+      for (uint64_t id = 0; id < kRequests + kInFlight; ++id) {
+        request.set_id(id);
+        if (id < kRequests) {
+          ASSERT_TRUE(stream->Write(request));
+        }
+        if (id >= kInFlight) {
+          ASSERT_TRUE(stream->Read(&response));
+          EXPECT_EQ(response.status().code(), 0) << response.status().message();
+        }
+      }
+      stream->WritesDone();
+      EXPECT_FALSE(stream->Read(&response));
+      EXPECT_TRUE(stream->Finish().ok());
+    });
+  }
+  for (std::thread& client : clients) client.join();
+  server.ExpectNothingLeft();
 }
 
 }  // namespace
