@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "absl/cleanup/cleanup.h"
+
 namespace norm::server {
 namespace {
 
@@ -95,6 +97,12 @@ void HostCopier::GatherTogether(const GatherPlan& plan, std::byte* slab,
     tasks_.push_back(&task);
   }
   has_tasks_.notify_all();
+  // Also when `chunk_done` throws: nobody may touch the task after it is gone.
+  const absl::Cleanup withdraw = [&] {
+    std::unique_lock lock(mutex_);
+    tasks_.erase(std::remove(tasks_.begin(), tasks_.end(), &task), tasks_.end());
+    helper_left_.wait(lock, [&] { return task.helpers == 0; });
+  };
   for (size_t chunk = 0; chunk < plan.chunk_ends.size(); ++chunk) {
     std::atomic<int64_t>& left = task.pieces_left[chunk];
     for (int64_t pieces = left.load(std::memory_order_acquire); pieces > 0;
@@ -105,9 +113,6 @@ void HostCopier::GatherTogether(const GatherPlan& plan, std::byte* slab,
     }
     chunk_done(chunk);
   }
-  std::unique_lock lock(mutex_);
-  tasks_.erase(std::remove(tasks_.begin(), tasks_.end(), &task), tasks_.end());
-  helper_left_.wait(lock, [&] { return task.helpers == 0; });
 }
 
 bool HostCopier::CopyNext(Task& task) {

@@ -278,8 +278,9 @@ void MeasureWeights(Report& report) {
   constexpr int kSets = 64;
   constexpr int kThreads = 8;
   const BenchInputs inputs(4, kSets, 7);
-  const auto point = [&](const std::string& name, int sets, int in_flight, const CudaWays& ways) {
-    Engine engine({.ways = ways});
+  const auto point = [&](const std::string& name, int sets, int in_flight,
+                         const CudaBatchExecutorOptions& options = {}) {
+    Engine engine(options);
     for (int set = 0; set < sets; ++set) {
       Check(inputs, set, engine.RunOne(MakeJob(inputs, set, Where::kReceived)));
     }
@@ -296,14 +297,19 @@ void MeasureWeights(Report& report) {
                "batches/call");
   };
   for (const int in_flight : {4, 16, 64}) {
-    point("64 weights", kSets, in_flight, CudaWays());
-    point("1 weight", 1, in_flight, CudaWays());
+    point("64 weights", kSets, in_flight);
+    point("1 weight", 1, in_flight);
   }
   if (!absl::GetFlag(FLAGS_sweep)) return;
-  for (const int64_t mib : {0, 1, 4, 16}) {
-    CudaWays ways;
-    ways.mapped_output_bytes = mib * kMib;
-    point(absl::StrCat("64 weights, mapped output to ", mib, " MiB"), kSets, 16, ways);
+  for (const int64_t kib : {0, 1024, 4096}) {
+    CudaBatchExecutorOptions options;
+    options.ways.mapped_output_bytes = kib << 10;
+    point(absl::StrCat("64 weights, mapped output to ", kib, " KiB"), kSets, 16, options);
+  }
+  for (const int slots : {2, 4}) {
+    CudaBatchExecutorOptions options;
+    options.slots = slots;
+    point(absl::StrCat("64 weights, ", slots, " slots"), kSets, 16, options);
   }
 }
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <stdexcept>
 
 #include "server/device/host_copier.h"
 #include "tests/support/job_builder.h"
@@ -181,6 +182,21 @@ TEST_P(HostCopierTest, BringsEveryChunkInOrderWhileOthersGather) {
     owner.join();
   }
   EXPECT_EQ(copier.copied_bytes(), gathered.load());
+}
+
+TEST_P(HostCopierTest, AnExceptionOfTheCallerLeavesNoWorkBehind) {
+  HostCopier copier(GetParam());
+  const Planned planned = Plan(test::LayerNormProblem(1000, 700), 65'536, {});
+  for (int round = 0; round < 20; ++round) {
+    std::vector<std::byte> slab(static_cast<size_t>(planned.layout.input_bytes));
+    EXPECT_THROW(copier.Gather(planned.plan, slab.data(),
+                               [](size_t) { throw std::runtime_error("no memory"); }),
+                 std::runtime_error);
+  }
+  std::vector<std::byte> slab(static_cast<size_t>(planned.layout.input_bytes));
+  size_t chunks = 0;
+  copier.Gather(planned.plan, slab.data(), [&](size_t) { ++chunks; });
+  EXPECT_EQ(chunks, 1);
 }
 
 INSTANTIATE_TEST_SUITE_P(Helpers, HostCopierTest, testing::Values(0, 1, 4));
