@@ -51,7 +51,7 @@ ABSL_FLAG(
     "Finished responses one NormalizeStream may hold for a slow reader; reading pauses there.");
 ABSL_FLAG(int64_t, max_stream_uploads, 64,
           "Chunked requests one NormalizeStream may have in flight; more are refused.");
-ABSL_FLAG(ByteSize, stream_window_bytes, ByteSize{32 * kMiB},
+ABSL_FLAG(ByteSize, stream_window_bytes, ByteSize{64 * kMiB},
           "Of one chunked request: rows that wait for a launch, where reading pauses, and inputs "
           "and outputs of launches until their results are sent.");
 ABSL_FLAG(absl::Duration, stream_stall_timeout, absl::Seconds(30),

@@ -48,10 +48,36 @@ Direction ChunkedRequest::direction() const {
 }
 
 void ChunkedRequest::Open() {
+  Needs needs;
+  absl::Status status;
+  {
+    const std::lock_guard lock(mutex_);
+    status = Decode();
+    if (status.ok()) status = Plan(&needs);
+  }
+  // Without the lock: making room may end jobs of others.
+  std::unique_ptr<Reservation> reservation;
+  InputMemory memory;
+  if (status.ok()) status = Reserve(needs, &reservation, &memory);
   const std::lock_guard lock(mutex_);
-  absl::Status status = Decode();
-  if (status.ok()) status = Reserve();
-  if (!status.ok()) EndLocked(status);
+  if (!status.ok()) return EndLocked(status);
+  if (!error_.ok()) return;
+  reservation_ = std::move(reservation);
+  if (memory.bytes != nullptr) {
+    assembly_ = std::make_shared<RowAssembly>(columns_, split_.rows, std::move(memory));
+  }
+}
+
+absl::Status ChunkedRequest::Reserve(const Needs& needs, std::unique_ptr<Reservation>* reservation,
+                                     InputMemory* memory) const {
+  auto reserved = context_.scheduler.Reserve(flow_, needs.reserved_bytes, needs.job_bytes);
+  if (!reserved.ok()) return reserved.status();
+  *reservation = *std::move(reserved);
+  if (needs.gathered_bytes == 0) return absl::OkStatus();
+  absl::StatusOr<InputMemory> leased = context_.scheduler.LeaseInput(needs.gathered_bytes);
+  if (!leased.ok()) return leased.status();
+  *memory = *std::move(leased);
+  return absl::OkStatus();
 }
 
 absl::Status ChunkedRequest::Decode() {
@@ -70,7 +96,7 @@ absl::Status ChunkedRequest::Decode() {
   return absl::OkStatus();
 }
 
-absl::Status ChunkedRequest::Reserve() {
+absl::Status ChunkedRequest::Plan(Needs* needs) {
   split_ = SplitRows(problem_);
   overlapping_ = RowsAreIndependent(problem_);
   columns_ = RowColumns(problem_);
@@ -87,21 +113,14 @@ absl::Status ChunkedRequest::Reserve() {
   job_rows_ = overlapping_ ? RowsFor(std::min(kJobBytes, context_.stream.window_bytes),
                                      row_bytes_in_ + row_bytes_out_, split_.unit_rows)
                            : split_.rows;
-  const int64_t job_bytes =
-      overlapping_ ? ProblemBytes(RowsOf(problem_, std::min(job_rows_, split_.rows), true))
-                   : ProblemBytes(problem_);
-  const int64_t bytes = overlapping_ ? std::min(ProblemBytes(problem_),
-                                                std::max(context_.stream.window_bytes, job_bytes))
-                                     : job_bytes;
-  absl::StatusOr<std::unique_ptr<Reservation>> reservation =
-      context_.scheduler.Reserve(flow_, bytes, job_bytes);
-  if (!reservation.ok()) return reservation.status();
-  reservation_ = *std::move(reservation);
-  const int64_t memory_bytes = RowAssembly::MemoryBytes(columns_, split_.rows);
-  if (overlapping_ || memory_bytes == 0) return absl::OkStatus();
-  absl::StatusOr<InputMemory> memory = context_.scheduler.LeaseInput(memory_bytes);
-  if (!memory.ok()) return memory.status();
-  assembly_ = std::make_shared<RowAssembly>(columns_, split_.rows, *std::move(memory));
+  if (overlapping_) {
+    needs->job_bytes = ProblemBytes(RowsOf(problem_, std::min(job_rows_, split_.rows), true));
+    needs->reserved_bytes =
+        std::min(ProblemBytes(problem_), std::max(context_.stream.window_bytes, needs->job_bytes));
+  } else {
+    needs->job_bytes = needs->reserved_bytes = ProblemBytes(problem_);
+    needs->gathered_bytes = RowAssembly::MemoryBytes(columns_, split_.rows);
+  }
   return absl::OkStatus();
 }
 

@@ -99,8 +99,16 @@ class ChunkedRequest final : public std::enable_shared_from_this<ChunkedRequest>
     JobResult result;
   };
 
+  struct Needs {
+    int64_t job_bytes = 0;       // of its largest job
+    int64_t reserved_bytes = 0;  // of what is in flight at once
+    int64_t gathered_bytes = 0;  // of memory that rows are put together in
+  };
+
   absl::Status Decode() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status Reserve() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Plan(Needs* needs) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Reserve(const Needs& needs, std::unique_ptr<Reservation>* reservation,
+                       InputMemory* memory) const ABSL_LOCKS_EXCLUDED(mutex_);
   /// OK when the rows were taken, else what the request ended with.
   absl::Status Take(const std::shared_ptr<const StreamMessage>& message)
       ABSL_LOCKS_EXCLUDED(mutex_);

@@ -25,7 +25,7 @@ struct GrpcServerOptions {
   int64_t max_stream_requests = 128;
   int64_t max_stream_unsent_bytes = int64_t{64} << 20;
   int64_t max_stream_uploads = 64;
-  int64_t stream_window_bytes = int64_t{32} << 20;
+  int64_t stream_window_bytes = int64_t{64} << 20;
   absl::Duration stream_stall_timeout = absl::Seconds(30);
   int64_t max_unsent_bytes = int64_t{1} << 30;
   absl::Duration write_timeout = absl::Minutes(1);

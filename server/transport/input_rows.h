@@ -61,7 +61,7 @@ class RowQueue {
   int64_t bytes_ = 0;
 };
 
-/// Rows put together in memory that an executor takes inputs from: the one copy that the host makes.
+/// Rows put together in memory that an executor takes inputs from: the host's one copy.
 class RowAssembly {
  public:
   /// Bytes of memory for so many rows.

@@ -1,5 +1,6 @@
 // norm_stream_bench: one large tensor in rows over one connection, against the unary echo of the
 // same bytes in the same run; prints GB/s and the ratio. Sampled rows are checked in f64.
+#include <malloc.h>
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -173,6 +174,10 @@ int Run() {
 }  // namespace norm::client
 
 int main(int argc, char** argv) {
+  // As normctl and normd do (server/main.cc).
+  ::mallopt(M_ARENA_MAX, 4);
+  ::mallopt(M_TRIM_THRESHOLD, 1 << 30);
+  ::mallopt(M_TOP_PAD, 1 << 30);
   absl::ParseCommandLine(argc, argv);
   return norm::client::Run();
 }

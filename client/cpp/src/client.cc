@@ -34,6 +34,12 @@ absl::Status Validate(const std::string& address, const ClientOptions& options) 
     return absl::InvalidArgumentError(absl::StrCat("max_receive_bytes ", options.max_receive_bytes,
                                                    " is outside [1, 2147483647]"));
   }
+  const ChunkOptions& chunks = options.chunks;
+  if (chunks.above_bytes < 0 || chunks.chunk_bytes < 1 || chunks.window_bytes < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("chunks: above_bytes ", chunks.above_bytes, " < 0, chunk_bytes ",
+                     chunks.chunk_bytes, " < 1 or window_bytes ", chunks.window_bytes, " < 1"));
+  }
   if (options.keepalive_interval.has_value() && (*options.keepalive_interval < absl::Seconds(1) ||
                                                  *options.keepalive_interval > absl::Hours(24))) {
     return absl::InvalidArgumentError(

@@ -27,7 +27,7 @@ int64_t ElementBytes(const norm::v1::Tensor& tensor) {
   return static_cast<int64_t>(DTypeSize(wire::FromProto(tensor.dtype()).value_or(DType::kF32)));
 }
 
-/// Elements of a row of x, as NormalizeStream defines it. Of a shape that the op does not take: all.
+/// Elements of a row of x, as NormalizeStream defines it; all, of a shape the op does not take.
 template <typename Request>
 int64_t RowElements(const Request& request) {
   const norm::v1::Tensor& x = request.x();
@@ -209,24 +209,35 @@ absl::StatusOr<grpc::ByteBuffer> RowTransfer::NextMessage() {
   return writer.Build(message);
 }
 
-absl::Status RowTransfer::Add(const wire::ReceivedMessage& message, const OutputRows& rows) {
-  if (rows.first_row() != returned_rows_) {
-    return absl::InternalError(absl::StrCat("the server sent rows from ", rows.first_row(),
-                                            " on, not from ", returned_rows_.load()));
+absl::StatusOr<int64_t> RowTransfer::Place(const wire::ReceivedMessage& message,
+                                           const OutputRows& rows) {
+  const int64_t first_row = placed_rows_;
+  if (rows.first_row() != first_row) {
+    return absl::InternalError(
+        absl::StrCat("the server sent rows from ", rows.first_row(), " on, not from ", first_row));
   }
   int64_t count = -1;
-  for (Output& output : outputs_) {
-    const wire::Payload& payload = message.payload(Field(output.name, rows));
-    if (count < 0 && output.row_bytes > 0) count = payload.size_bytes / output.row_bytes;
-    if (count <= 0 || count > rows_ - returned_rows_ ||
-        payload.size_bytes != count * output.row_bytes) {
-      return absl::InternalError(absl::StrCat("the server sent ", payload.size_bytes, " bytes of ",
+  for (const Output& output : outputs_) {
+    const int64_t size_bytes = message.payload(Field(output.name, rows)).size_bytes;
+    if (count < 0 && output.row_bytes > 0) count = size_bytes / output.row_bytes;
+    if (count <= 0 || count > rows_ - first_row || size_bytes != count * output.row_bytes) {
+      return absl::InternalError(absl::StrCat("the server sent ", size_bytes, " bytes of ",
                                               output.name, ", of rows of ", output.row_bytes));
     }
-    payload.CopyTo(output.tensor.mutable_bytes().data() + returned_rows_ * output.row_bytes);
+  }
+  placed_rows_ = first_row + count;
+  return first_row;
+}
+
+void RowTransfer::Copy(const wire::ReceivedMessage& message, const OutputRows& rows,
+                       int64_t first_row) {
+  int64_t count = 0;
+  for (Output& output : outputs_) {
+    const wire::Payload& payload = message.payload(Field(output.name, rows));
+    count = payload.size_bytes / output.row_bytes;
+    payload.CopyTo(output.tensor.mutable_bytes().data() + first_row * output.row_bytes);
   }
   returned_rows_ += count;
-  return absl::OkStatus();
 }
 
 absl::StatusOr<std::map<std::string, Tensor>> RowTransfer::TakeResult() {

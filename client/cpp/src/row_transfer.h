@@ -21,18 +21,18 @@
 
 namespace norm::client {
 
-/// Tensor bytes that a request sends in rows, where it is sent so: what ChunkOptions::above_bytes is
-/// compared with.
+/// Tensor bytes that a request sends in rows, where it is sent so: compared with
+/// ChunkOptions::above_bytes.
 int64_t BytesInRows(const norm::v1::StreamRequest& request);
 
 /// Rows go out as slices of the caller's memory and are copied once on their way in, to where they
 /// belong in the result.
 ///
-/// Threads: one may send while another receives (Add, TakeResult).
+/// Threads: one may send and one place rows at a time; any copy them, at the same time too.
 class RowTransfer {
  public:
-  /// Takes a whole request with its tensors attached to `writer`. A request whose tensors do not fit
-  /// together sends its header alone, which the server refuses. Errors: RESOURCE_EXHAUSTED when
+  /// Takes a whole request with its tensors attached to `writer`. A request whose tensors do not
+  /// fit together sends its header alone, which the server refuses. Errors: RESOURCE_EXHAUSTED when
   /// there is no memory for the result.
   static absl::StatusOr<std::unique_ptr<RowTransfer>> Of(norm::v1::StreamRequest request,
                                                          wire::MessageWriter writer,
@@ -46,9 +46,17 @@ class RowTransfer {
   /// The next message. Precondition: MaySend().
   absl::StatusOr<grpc::ByteBuffer> NextMessage();
 
-  /// Copies rows of the result to their place. Errors: INTERNAL when the server broke the contract.
-  absl::Status Add(const wire::ReceivedMessage& message, const norm::v1::OutputRows& rows);
-  /// The tensors that came in rows, by name; once all are there. Errors: INTERNAL when some are not.
+  /// Where the next rows of the result belong: the first of them. In the order of the messages.
+  /// Errors: INTERNAL when the server broke the contract.
+  absl::StatusOr<int64_t> Place(const wire::ReceivedMessage& message,
+                                const norm::v1::OutputRows& rows);
+  /// Copies rows that were placed.
+  void Copy(const wire::ReceivedMessage& message, const norm::v1::OutputRows& rows,
+            int64_t first_row);
+  /// Whether everything that was placed is copied.
+  bool all_copied() const { return returned_rows_ == placed_rows_; }
+  /// The tensors that came in rows, by name; once all are copied. Errors: INTERNAL when some rows
+  /// have not come.
   absl::StatusOr<std::map<std::string, Tensor>> TakeResult();
 
   int64_t sent_bytes() const { return sent_rows_ * row_bytes_in_; }
@@ -88,7 +96,8 @@ class RowTransfer {
   bool consistent_ = true;
   bool all_sent_ = false;
   int64_t sent_rows_ = 0;
-  std::atomic<int64_t> returned_rows_{0};
+  std::atomic<int64_t> placed_rows_{0};
+  std::atomic<int64_t> returned_rows_{0};  // placed and copied
 };
 
 }  // namespace norm::client

@@ -15,8 +15,8 @@
 namespace norm::client {
 namespace {
 
-/// Threads beside the stream's own while tensors travel in rows: one connection's bytes pass through
-/// whoever polls, about 0.5 s a GiB for each of sending, receiving and copying.
+/// Threads beside the stream's own while tensors travel in rows: the bytes of one connection pass
+/// through whoever polls, about 0.5 s a GiB for each of sending, receiving and copying.
 constexpr int kHelpers = 2;
 constexpr char kMethod[] = "/norm.v1.NormalizationService/NormalizeStream";
 
@@ -154,11 +154,12 @@ void NormalizeStream::Impl::Run() {
 
 void NormalizeStream::Impl::Handle(Event event, bool ok) {
   if (event == kFinished) return Close();
+  std::optional<Incoming> rows;
   if (event == kRead && ok) {
     const grpc::ByteBuffer message = incoming_;
     incoming_.Clear();
     // Before the next read: what has come is taken in order, whichever threads do it.
-    Receive(message);
+    rows = Receive(message);
   }
   {
     const std::lock_guard lock(mutex_);
@@ -186,49 +187,80 @@ void NormalizeStream::Impl::Handle(Event event, bool ok) {
     }
   }
   Send();
+  if (rows.has_value()) CopyRows(*rows);
 }
 
-void NormalizeStream::Impl::Receive(const grpc::ByteBuffer& buffer) {
+std::optional<NormalizeStream::Impl::Incoming> NormalizeStream::Impl::Receive(
+    const grpc::ByteBuffer& buffer) {
+  Incoming incoming;
   auto received = std::make_shared<wire::ReceivedMessage>();
-  norm::v1::StreamResponse response;
-  if (absl::Status status = received->Parse(buffer, &response); !status.ok()) {
+  if (absl::Status status = received->Parse(buffer, &incoming.response); !status.ok()) {
     // Which request it answers is unknown: those in flight end by their deadlines.
-    return;
+    return std::nullopt;
   }
+  incoming.received = std::move(received);
   Pending pending;
   {
-    std::unique_lock lock(mutex_);
-    const auto found = pending_.find(response.id());
-    if (found == pending_.end()) return;  // expired before the answer came
-    found->second.message_bytes += static_cast<int64_t>(buffer.Length());
-    if (response.has_rows()) {
-      const std::shared_ptr<RowTransfer> rows = found->second.rows;
-      const std::shared_ptr<TransferProgress> progress = found->second.progress;
-      lock.unlock();
-      return ReceiveRows(response.id(), *received, response.rows(), rows.get(), progress.get());
+    const std::lock_guard lock(mutex_);
+    const auto found = pending_.find(incoming.response.id());
+    if (found == pending_.end()) return std::nullopt;  // expired before the answer came
+    Pending& waiting = found->second;
+    waiting.message_bytes += static_cast<int64_t>(buffer.Length());
+    incoming.transfer = waiting.rows;
+    incoming.progress = waiting.progress;
+    const bool final = !incoming.response.has_rows();
+    if (final && waiting.rows != nullptr && !waiting.rows->all_copied()) {
+      waiting.final = std::make_shared<Incoming>(std::move(incoming));
+      return std::nullopt;
     }
-    pending = Remove(response.id());
+    if (final) pending = Remove(incoming.response.id());
   }
+  if (incoming.response.has_rows()) return PlaceRows(std::move(incoming));
   Send();
   const std::lock_guard callbacks(callbacks_);
-  Complete(received, response, pending);
+  Complete(incoming.received, incoming.response, pending);
+  return std::nullopt;
 }
 
-void NormalizeStream::Impl::ReceiveRows(uint64_t id, const wire::ReceivedMessage& received,
-                                        const norm::v1::OutputRows& rows, RowTransfer* transfer,
-                                        TransferProgress* progress) {
-  const absl::Status status =
-      transfer != nullptr ? transfer->Add(received, rows)
-                          : absl::InternalError("the server sent rows for a request that has none");
-  if (status.ok() && progress != nullptr) progress->returned = transfer->returned();
+std::optional<NormalizeStream::Impl::Incoming> NormalizeStream::Impl::PlaceRows(Incoming incoming) {
+  const absl::StatusOr<int64_t> first_row =
+      incoming.transfer != nullptr
+          ? incoming.transfer->Place(*incoming.received, incoming.response.rows())
+          : absl::InternalError("the server sent rows for a request that has none");
   Pending failed;
   {
     const std::lock_guard lock(mutex_);
-    if (status.ok() || !pending_.contains(id)) return;
-    failed = Remove(id);
+    if (first_row.ok()) {
+      ++copying_;
+      incoming.first_row = *first_row;
+      return incoming;
+    }
+    if (!pending_.contains(incoming.response.id())) return std::nullopt;
+    failed = Remove(incoming.response.id());
   }
   const std::lock_guard callbacks(callbacks_);
-  Fail(failed.done, status);
+  Fail(failed.done, first_row.status());
+  return std::nullopt;
+}
+
+void NormalizeStream::Impl::CopyRows(const Incoming& rows) {
+  rows.transfer->Copy(*rows.received, rows.response.rows(), rows.first_row);
+  if (rows.progress != nullptr) rows.progress->returned = rows.transfer->returned();
+  std::optional<Pending> done;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = pending_.find(rows.response.id());
+    if (found != pending_.end() && found->second.final != nullptr && rows.transfer->all_copied()) {
+      done = Remove(rows.response.id());
+    }
+  }
+  Send();
+  if (done.has_value()) {
+    const std::lock_guard callbacks(callbacks_);
+    Complete(done->final->received, done->final->response, *done);
+  }
+  const std::lock_guard lock(mutex_);
+  if (--copying_ == 0) changed_.notify_all();
 }
 
 void NormalizeStream::Impl::Complete(const SharedMessage& received,
@@ -286,7 +318,9 @@ void NormalizeStream::Impl::Close() {
   absl::Status status = ToAbslStatus(grpc_status_, context_, connection);
   std::vector<Callback> failed;
   {
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
+    // Their requests may have been answered.
+    changed_.wait(lock, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return copying_ == 0; });
     --outstanding_;
     for (auto& [id, request] : pending_) failed.push_back(std::move(request.done));
     pending_.clear();

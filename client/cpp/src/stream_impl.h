@@ -32,7 +32,8 @@ namespace norm::client {
 /// The thread polls the queue, reads, completes and expires requests. Submitting threads encode,
 /// enqueue and start a write when none is outstanding (gRPC allows one). While tensors travel in
 /// rows helpers poll too: who polls moves the connection's bytes. At most one read is outstanding
-/// and its message is taken before the next, so messages stay in order.
+/// and its message is taken before the next, so messages stay in order; only rows, whose place is
+/// known by then, are copied meanwhile.
 class NormalizeStream::Impl {
  public:
   Impl(std::shared_ptr<grpc::Channel> channel, const StreamOptions& options);
@@ -52,12 +53,21 @@ class NormalizeStream::Impl {
  private:
   enum Event : intptr_t { kStarted, kRead, kWritten, kWritesDone, kKicked, kFinished };
 
+  /// A response as it came, and for rows where they belong.
+  struct Incoming {
+    SharedMessage received;
+    norm::v1::StreamResponse response;
+    std::shared_ptr<RowTransfer> transfer;
+    std::shared_ptr<TransferProgress> progress;
+    int64_t first_row = 0;
+  };
   struct Pending {
     absl::Time deadline;
     Callback done;
     std::shared_ptr<RowTransfer> rows;           // of a request that travels in rows
     std::shared_ptr<TransferProgress> progress;  // optional
     int64_t message_bytes = 0;                   // of the responses so far
+    std::shared_ptr<Incoming> final;             // came while rows were still being copied
     // What it ends with at its deadline, or before it where it cannot be sent.
     absl::Status failure = absl::DeadlineExceededError("no result within the request's timeout");
   };
@@ -76,10 +86,10 @@ class NormalizeStream::Impl {
 
   void Run();
   void Handle(Event event, bool ok);
-  void Receive(const grpc::ByteBuffer& buffer);
-  void ReceiveRows(uint64_t id, const wire::ReceivedMessage& received,
-                   const norm::v1::OutputRows& rows, RowTransfer* transfer,
-                   TransferProgress* progress);
+  /// Takes the next response, in order; what is left to do with rows, while the next one is read.
+  std::optional<Incoming> Receive(const grpc::ByteBuffer& buffer);
+  std::optional<Incoming> PlaceRows(Incoming incoming);
+  void CopyRows(const Incoming& rows);
   /// The result of a final response.
   static void Complete(const SharedMessage& received, const norm::v1::StreamResponse& response,
                        const Pending& pending);
@@ -117,6 +127,7 @@ class NormalizeStream::Impl {
   std::unordered_map<uint64_t, Pending> pending_ ABSL_GUARDED_BY(mutex_);
   std::deque<Unsent> unsent_ ABSL_GUARDED_BY(mutex_);
   std::deque<uint64_t> uploads_ ABSL_GUARDED_BY(mutex_);  // transfers with more to send, by turn
+  int copying_ ABSL_GUARDED_BY(mutex_) = 0;               // messages with rows being copied
   int open_transfers_ ABSL_GUARDED_BY(mutex_) = 0;        // pending ones whose header was written
   int64_t unsent_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t writing_bytes_ ABSL_GUARDED_BY(mutex_) = 0;

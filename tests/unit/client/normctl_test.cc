@@ -15,8 +15,7 @@
 
 #include "client/tensor_file/tensor_file.h"
 #include "nlohmann/json.hpp"
-#include "tests/unit/client/fake_server.h"
-#include "tests/unit/client/scratch_folder.h"
+#include "tests/unit/client/normctl_fixture.h"
 
 namespace norm::client {
 namespace {
@@ -24,48 +23,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using std::string_literals::operator""s;
-
-const std::string kData = NORM_TEST_DATA_DIR;
-
-struct Finished {
-  int exit_code = -1;
-  std::string out;
-  std::string error;
-};
-
-class NormctlTest : public ::testing::Test {
- protected:
-  NormctlTest() {
-    server_.on_forward = [](grpc::ServerContext&, const v1::NormalizeRequest& request,
-                            v1::NormalizeResponse& response) {
-      *response.mutable_y() = request.x();
-      response.mutable_timing()->set_device("cpu");
-      return grpc::Status::OK;
-    };
-    server_.on_backward = [this](grpc::ServerContext&, const v1::NormalizeBackwardRequest& request,
-                                 v1::NormalizeBackwardResponse& response) {
-      backward_ = request;
-      *response.mutable_dx() = request.dy();
-      *response.mutable_dweight() = request.weight();
-      return grpc::Status::OK;
-    };
-  }
-
-  /// `redirections` come last and win.
-  Finished Normctl(const std::string& arguments, const std::string& redirections = "") {
-    const std::string command = std::string(NORMCTL_PATH) + " " + arguments + " >" +
-                                (folder_ / "out") + " 2>" + (folder_ / "err") + " </dev/null " +
-                                redirections;
-    const int status = std::system(command.c_str());
-    return Finished{WIFEXITED(status) ? WEXITSTATUS(status) : -1,
-                    ScratchFolder::Read(folder_ / "out"), ScratchFolder::Read(folder_ / "err")};
-  }
-  std::string Server() const { return " --server " + server_.address(); }
-
-  FakeServer server_;
-  v1::NormalizeBackwardRequest backward_;
-  ScratchFolder folder_;
-};
 
 size_t Lines(const std::string& text) {
   return static_cast<size_t>(std::count(text.begin(), text.end(), '\n'));
@@ -91,50 +48,6 @@ TEST_F(NormctlTest, ConvertsToAnotherDTypeAndPrintsJson) {
   const Tensor y = *ReadTensor(folder_ / "y.safetensors:y");
   const Tensor expected = *ReadTensor(kData + "/embeddings.safetensors:x_bf16");
   EXPECT_EQ(std::memcmp(y.bytes().data(), expected.bytes().data(), expected.bytes().size()), 0);
-}
-
-TEST_F(NormctlTest, SendsALargeFileInRowsAndShowsProgress) {
-  int64_t row_messages = 0;
-  server_.on_stream = [&](grpc::ServerContext&,
-                          grpc::ServerReaderWriter<v1::StreamResponse, v1::StreamRequest>& stream) {
-    v1::StreamRequest request;
-    while (stream.Read(&request)) {
-      if (!request.has_rows()) continue;
-      ++row_messages;
-      v1::StreamResponse response;
-      response.set_id(request.id());
-      response.mutable_rows()->set_first_row(request.rows().first_row());
-      response.mutable_rows()->set_y(request.rows().x());
-      stream.Write(response);
-      if (!request.rows().last()) continue;
-      response.mutable_forward();
-      stream.Write(response);
-    }
-    return grpc::Status::OK;
-  };
-  Tensor x = *Tensor::Allocate(DType::kF32, {5000, 1000});
-  for (int64_t i = 0; i < x.elements(); ++i)
-    reinterpret_cast<float*>(x.mutable_bytes().data())[i] = static_cast<float>(i);
-  TensorOutputs files;
-  ASSERT_TRUE(files.Add(folder_ / "x.npy", "x", x).ok());
-  ASSERT_TRUE(files.Write().ok());
-  const std::string command = "rmsnorm --stream-above 10 --input " + (folder_ / "x.npy") +
-                              " --output " + (folder_ / "y.npy") + Server();
-  const Finished shown = Normctl(command + " --progress always");
-  EXPECT_EQ(shown.exit_code, 0) << shown.error;
-  EXPECT_GT(row_messages, 1);
-  EXPECT_THAT(shown.error, HasSubstr("[##############################] sent 19.1 of 19.1 MiB, "
-                                     "100 % returned"));
-  EXPECT_TRUE(ScratchFolder::Read(folder_ / "y.npy") == ScratchFolder::Read(folder_ / "x.npy"));
-  // No terminal, and nobody asked.
-  EXPECT_EQ(Normctl(command).error, "");
-  EXPECT_EQ(Normctl(command + " --progress never").error, "");
-  EXPECT_EQ(Normctl(command + " --progress sometimes").exit_code, 2);
-  // In one message, where that is preferred.
-  row_messages = 0;
-  EXPECT_EQ(
-      Normctl("rmsnorm --stream-above 20 --input " + (folder_ / "x.npy") + Server()).exit_code, 0);
-  EXPECT_EQ(row_messages, 0);
 }
 
 TEST_F(NormctlTest, SendsABackward) {

@@ -141,6 +141,15 @@ TEST_F(RowStreamTest, LargeTensorsGoInRowsAndSmallOnesInOneMessage) {
   EXPECT_EQ(whole, 1);
 }
 
+TEST_F(RowStreamTest, RefusesChunksThatAreNone) {
+  for (const ChunkOptions& chunks :
+       {ChunkOptions{.above_bytes = -1}, ChunkOptions{.chunk_bytes = 0},
+        ChunkOptions{.window_bytes = 0}}) {
+    EXPECT_EQ(Client::Create(server_.address(), {.chunks = chunks}).status().code(),
+              absl::StatusCode::kInvalidArgument);
+  }
+}
+
 TEST_F(RowStreamTest, NeverMoreThanTheWindowIsOnItsWay) {
   std::atomic<int64_t> returned{0};
   int64_t most = 0;
