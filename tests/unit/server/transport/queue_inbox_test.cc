@@ -2,18 +2,17 @@
 
 #include <gtest/gtest.h>
 
-#include <memory>
+#include <chrono>
+#include <future>
 #include <thread>
 #include <vector>
 
-#include "absl/synchronization/blocking_counter.h"
-#include "absl/synchronization/notification.h"
 #include "grpcpp/completion_queue.h"
 
 namespace norm::server {
 namespace {
 
-/// A queue with its thread, as the server has them.
+/// A queue with its inbox and its thread, as the server has them. The inbox goes after the thread.
 class PolledQueue {
  public:
   ~PolledQueue() {
@@ -39,36 +38,40 @@ struct NotingEvent final : CompletionEvent {
     EXPECT_TRUE(ok);
     thread = std::this_thread::get_id();
     order->push_back(number);
-    left->DecrementCount();
+    if (--*left == 0) all_done->set_value();
   }
   int number = 0;
   std::thread::id thread;
   std::vector<int>* order = nullptr;
-  absl::BlockingCounter* left = nullptr;
+  int* left = nullptr;
+  std::promise<void>* all_done = nullptr;
 };
 
 TEST(QueueInboxTest, EveryEventIsCompletedOnceOnTheQueuesThreadAndInOrder) {
   constexpr int kPosters = 4;
   constexpr int kEvents = 2000;
   PolledQueue polled;
-  QueueInbox& inbox = polled.inbox();
-  absl::BlockingCounter left(kPosters * kEvents);
-  std::vector<int> order;  // of the queue's thread alone
+  // Of the queue's thread, until all are done.
+  std::vector<int> order;
+  int left = kPosters * kEvents;
+  std::promise<void> all_done;
   std::vector<NotingEvent> events(kPosters * kEvents);
   for (int i = 0; i < kPosters * kEvents; ++i) {
-    events[static_cast<size_t>(i)].number = i;
-    events[static_cast<size_t>(i)].order = &order;
-    events[static_cast<size_t>(i)].left = &left;
+    NotingEvent& event = events[static_cast<size_t>(i)];
+    event.number = i;
+    event.order = &order;
+    event.left = &left;
+    event.all_done = &all_done;
   }
   std::vector<std::thread> posters;
   for (int poster = 0; poster < kPosters; ++poster) {
     posters.emplace_back([&, poster] {
       for (int i = 0; i < kEvents; ++i)
-        inbox.Post(&events[static_cast<size_t>(poster * kEvents + i)]);
+        polled.inbox().Post(&events[static_cast<size_t>(poster * kEvents + i)]);
     });
   }
   for (std::thread& poster : posters) poster.join();
-  left.Wait();
+  ASSERT_EQ(all_done.get_future().wait_for(std::chrono::seconds(60)), std::future_status::ready);
   ASSERT_EQ(order.size(), events.size());
   std::vector<int> next(kPosters, 0);
   for (const int number : order) EXPECT_EQ(number % kEvents, next[number / kEvents]++);
@@ -81,19 +84,19 @@ TEST(QueueInboxTest, AnEventMayPostAnother) {
       if (--left > 0) {
         inbox->Post(this);
       } else {
-        done.Notify();
+        done.set_value();
       }
     }
     QueueInbox* inbox = nullptr;
     int left = 100;
-    absl::Notification done;
+    std::promise<void> done;
   };
-  PolledQueue polled;
-  QueueInbox& inbox = polled.inbox();
   Chain chain;
-  chain.inbox = &inbox;
-  inbox.Post(&chain);
-  EXPECT_TRUE(chain.done.WaitForNotificationWithTimeout(absl::Seconds(30)));
+  PolledQueue polled;
+  chain.inbox = &polled.inbox();
+  std::future<void> done = chain.done.get_future();
+  polled.inbox().Post(&chain);
+  ASSERT_EQ(done.wait_for(std::chrono::seconds(30)), std::future_status::ready);
   EXPECT_EQ(chain.left, 0);
 }
 
