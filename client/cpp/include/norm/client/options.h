@@ -27,7 +27,7 @@ struct RetryPolicy {
 /// Options of a Client.
 struct ClientOptions {
   RetryPolicy retry;
-  // TCP connections; calls take them in turn. One connection carries about 1 GB/s each way.
+  // TCP connections; calls take them in turn. One connection carries about 1.5 GB/s each way.
   int connections = 1;
   // Largest reply taken. The default is the largest message of the protocol, so that the server's
   // limit is the one that counts.
