@@ -101,6 +101,7 @@ class GrpcServer::Impl {
       for (int i = 0; i < kArmedUnaryCalls; ++i) {
         ArmUnaryCalls(norm_service_, *queue, inbox, context_);
         ArmEchoCall(echo_service_, *queue, context_);
+        if (i < kArmedStreamCalls) ArmEchoStream(echo_service_, *queue, context_);
       }
       for (int i = 0; i < kArmedStreamCalls; ++i) ArmStreamCall(norm_service_, *queue, context_);
       threads_.emplace_back([raw = queue.get()] { Poll(*raw); });
