@@ -1,7 +1,9 @@
 // normd: builds every object, passes references down, drains in reverse.
 #include <malloc.h>
 
+#include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -10,6 +12,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "server/config/command_line.h"
@@ -19,6 +22,7 @@
 #include "server/observability/logging.h"
 #include "server/observability/metrics.h"
 #include "server/observability/metrics_endpoint.h"
+#include "server/process_group/process_group.h"
 #include "server/scheduler/batching_scheduler.h"
 #include "server/transport/grpc_server.h"
 
@@ -73,12 +77,17 @@ ServerDescription Describe(const ServerConfig& config, const DeviceRegistry& reg
   description.max_queue_requests = static_cast<uint64_t>(config.scheduler.max_queue_requests);
   description.max_batch_rows = static_cast<uint64_t>(config.scheduler.max_batch_rows);
   description.max_batch_bytes = static_cast<uint64_t>(config.scheduler.max_batch_bytes);
+  description.max_unsent_bytes = static_cast<uint64_t>(config.grpc.max_unsent_bytes);
+  description.write_timeout_us =
+      static_cast<uint64_t>(absl::ToInt64Microseconds(config.grpc.write_timeout));
+  description.max_queue_delay_us =
+      static_cast<uint64_t>(absl::ToInt64Microseconds(config.scheduler.max_queue_delay));
   return description;
 }
 
 /// Appears in one step: a reader sees nothing or everything.
 absl::Status WritePortFile(const std::string& path, const std::string& grpc_address,
-                           const std::string& metrics_address) {
+                           const std::vector<std::string>& metrics_addresses) {
   std::error_code ignored;
   const std::filesystem::file_status before = std::filesystem::status(path, ignored);
   if (std::filesystem::exists(before) && !std::filesystem::is_regular_file(before)) {
@@ -87,7 +96,8 @@ absl::Status WritePortFile(const std::string& path, const std::string& grpc_addr
   }
   const std::string unfinished = path + ".unfinished";
   std::ofstream file(unfinished);
-  file << "grpc=" << grpc_address << "\nmetrics=" << metrics_address << "\n";
+  file << "grpc=" << grpc_address << "\n";
+  for (const std::string& address : metrics_addresses) file << "metrics=" << address << "\n";
   file.close();
   if (!file || std::rename(unfinished.c_str(), path.c_str()) != 0) {
     return absl::UnavailableError(absl::StrCat("--port_file: cannot write ", path));
@@ -133,7 +143,7 @@ int Run(const ServerConfig& config, ShutdownSignals& signals) {
 
   if (!config.port_file.empty()) {
     const absl::Status status =
-        WritePortFile(config.port_file, (*server)->address(), (*endpoint)->address());
+        WritePortFile(config.port_file, (*server)->address(), {(*endpoint)->address()});
     if (!status.ok()) return Fail(kExitFailed, status);
   }
   for (const DeviceFacts& device : (*registry)->devices()) {
@@ -155,6 +165,48 @@ int Run(const ServerConfig& config, ShutdownSignals& signals) {
   return exit_code;
 }
 
+/// The environment's list, or 0, 1, ...
+std::vector<std::string> VisibleDevices(int count) {
+  std::vector<std::string> devices;
+  if (const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES"); visible != nullptr) {
+    devices = absl::StrSplit(visible, ',', absl::SkipWhitespace());
+  }
+  devices.resize(std::min(devices.size(), static_cast<size_t>(count)));
+  for (int i = 0; static_cast<int>(devices.size()) < count; ++i) devices.push_back(absl::StrCat(i));
+  return devices;
+}
+
+/// One process, or the group of them that --processes asks for.
+int RunProcesses(const ServerConfig& config, ShutdownSignals& signals,
+                 std::vector<std::string> arguments) {
+  const int gpus =
+      config.processes == 1 || config.device == DeviceSelection::kCpu ? 0 : CountCudaDevices();
+  const int processes = config.processes > 0 ? config.processes : std::max(1, gpus);
+  if (processes == 1) return Run(config, signals);
+  if (gpus > 0 && processes > gpus) {
+    return Fail(kExitUsage,
+                absl::InvalidArgumentError(absl::StrCat("--processes: must be in [0, ", gpus,
+                                                        "], the number of GPUs, got ", processes)));
+  }
+  ProcessGroupOptions group;
+  group.arguments = std::move(arguments);
+  group.listen = config.grpc.listen;
+  group.metrics_listen = config.metrics_listen;
+  group.processes = processes;
+  if (gpus > 0) group.devices = VisibleDevices(gpus);
+  group.on_ready = [&config](const GroupAddresses& addresses) {
+    std::printf("normd ready grpc=%s metrics=%s\n", addresses.grpc.c_str(),
+                absl::StrJoin(addresses.metrics, ",").c_str());
+    std::fflush(stdout);
+    return config.port_file.empty()
+               ? absl::OkStatus()
+               : WritePortFile(config.port_file, addresses.grpc, addresses.metrics);
+  };
+  const Logger log(config.log);
+  const absl::StatusOr<int> exit_code = RunProcessGroup(group, signals, log);
+  return exit_code.ok() ? *exit_code : Fail(kExitFailed, exit_code.status());
+}
+
 int Main(int argc, char** argv) {
   KeepFreedMemory();
   ShutdownSignals signals;
@@ -173,7 +225,7 @@ int Main(int argc, char** argv) {
   }
   const absl::StatusOr<ServerConfig> config = ReadServerConfig();
   if (!config.ok()) return Fail(kExitUsage, config.status());
-  return Run(*config, signals);
+  return RunProcesses(*config, signals, std::vector<std::string>(argv, argv + argc));
 }
 
 }  // namespace

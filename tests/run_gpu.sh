@@ -185,8 +185,9 @@ else
         filter=$racecheck_filter
         # racecheck (2025.3) does not see the order that these kernels keep: by an mbarrier at which one lane arrives for its warp,
         # and by named barriers over which groups of warps take turns. It reports both in kernels of ten lines that have no race;
-        # an arrival of every lane, or one hand-over alone, it understands.
-        for kernel in RowForwardRing RowBackwardGroups; do options+=(--kernel-name-exclude "kernel_substring=$kernel"); done
+        # an arrival of every lane, or one hand-over alone, it understands. RowBackwardLong, whose warps leave their sums of a row to
+        # each other by such an mbarrier, has 88 to 11068 hazards for it, and none when built with an arrival of every lane.
+        for kernel in RowForwardRing RowBackwardGroups RowBackwardLong; do options+=(--kernel-name-exclude "kernel_substring=$kernel"); done
       fi
       # Each tensor in an allocation of its own: what is read past its end is seen.
       step "$program.$tool" "$sanitizer_limit" env NORM_TEST_SEPARATE_ALLOCATIONS=1 "$root/tests/run_gpu.sh" --sharded "$sanitizer" "${options[@]}" \

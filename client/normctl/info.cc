@@ -49,7 +49,12 @@ nlohmann::json ToJson(const client::ServerInfo& info, const client::ServerStatis
             {"max_queue_requests", limits.max_queue_requests},
             {"max_batch_rows", limits.max_batch_rows},
             {"max_batch_bytes", limits.max_batch_bytes},
-            {"slots_per_device", limits.slots_per_device}}},
+            {"slots_per_device", limits.slots_per_device},
+            {"max_unsent_bytes", limits.max_unsent_bytes},
+            {"write_timeout_us", limits.write_timeout_us},
+            {"max_queue_delay_us", limits.max_queue_delay_us},
+            {"max_stream_uploads", limits.max_stream_uploads},
+            {"stream_window_bytes", limits.stream_window_bytes}}},
           {"capabilities", capabilities},
           {"statistics",
            {{"requests_ok", statistics.requests_ok},
@@ -82,10 +87,14 @@ void PrintText(const client::ServerInfo& info, const client::ServerStatistics& s
   }
   const client::ServerLimits& limits = info.limits;
   std::cout << absl::StrFormat(
-      "limits: message %d MiB, in flight %d MiB, queue %d requests, batch %d rows or %d MiB, %d "
-      "slots per device\n",
-      limits.max_message_bytes >> 20, limits.max_in_flight_bytes >> 20, limits.max_queue_requests,
-      limits.max_batch_rows, limits.max_batch_bytes >> 20, limits.slots_per_device);
+      "limits: message %d MiB, in flight %d MiB, unsent %d MiB or %.3g s, queue %d requests, batch "
+      "%d rows or %d MiB, gathering %d us, %d slots per device, "
+      "%d chunked requests of %d MiB windows per stream\n",
+      limits.max_message_bytes >> 20, limits.max_in_flight_bytes >> 20,
+      limits.max_unsent_bytes >> 20, static_cast<double>(limits.write_timeout_us) * 1e-6,
+      limits.max_queue_requests, limits.max_batch_rows, limits.max_batch_bytes >> 20,
+      limits.max_queue_delay_us, limits.slots_per_device, limits.max_stream_uploads,
+      limits.stream_window_bytes >> 20);
   std::cout << absl::StrFormat("%-12s %-10s %-6s %s\n", "op", "direction", "dtype",
                                "weight dtypes");
   for (const client::Capability& capability : info.capabilities) {

@@ -17,6 +17,10 @@ namespace {
 const std::map<std::string, DType> kDTypes = {
     {"f32", DType::kF32}, {"f16", DType::kF16}, {"bf16", DType::kBF16}, {"f64", DType::kF64}};
 
+const std::map<std::string, ShowProgress> kProgress = {{"auto", ShowProgress::kAuto},
+                                                       {"always", ShowProgress::kAlways},
+                                                       {"never", ShowProgress::kNever}};
+
 /// Inputs that share the dtype of x and follow --dtype.
 bool FollowsDType(const std::string& name) {
   return name == "x" || name == "dy" || name == "residual" || name == "dresidual_sum";
@@ -116,6 +120,16 @@ void OpFlags::AddTo(CLI::App* command) {
           "--dtype", [this](const std::string& name) { cast = kDTypes.at(name); },
           "Convert x, residual and gradients to this dtype before sending: f32, f16, bf16, f64")
       ->check(CLI::IsMember(kDTypes));
+  command
+      ->add_option_function<std::string>(
+          "--progress", [this](const std::string& name) { progress = kProgress.at(name); },
+          "Progress on stderr: auto (default: on a terminal), always, never")
+      ->check(CLI::IsMember(kProgress));
+  command
+      ->add_option("--stream-above", stream_above_mib,
+                   "MiB above which tensors travel in rows over a stream")
+      ->capture_default_str()
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 40));
 }
 
 void OpFlags::AddInput(CLI::App* command, const std::string& flag, const std::string& name,
@@ -165,12 +179,14 @@ ExitCode RunOp(const OpFlags& original) {
   flags.options.gradients.bias = flags.outputs.contains("dbias");
   absl::StatusOr<NamedTensors> inputs = ReadInputs(flags);
   if (!inputs.ok()) return ReportError(inputs.status());
-  absl::StatusOr<std::unique_ptr<client::Client>> connected = flags.server.Connect();
+  client::ChunkOptions chunks;
+  chunks.above_bytes = flags.stream_above_mib << 20;
+  absl::StatusOr<std::unique_ptr<client::Client>> connected = flags.server.Connect(chunks);
   if (!connected.ok()) return ReportError(connected.status());
   absl::StatusOr<OpOutcome> outcome = absl::UnknownError("not called");
   {
     const auto progress = std::make_shared<client::TransferProgress>();
-    const ProgressLine line(progress);
+    const ProgressLine line(progress, flags.progress);
     outcome = CallOp(**connected, flags.options, *inputs, flags.server.timeout,
                      client::CallOptions{progress});
   }

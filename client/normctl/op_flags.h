@@ -7,6 +7,7 @@
 #include "CLI/CLI.hpp"
 #include "client/normctl/exit_code.h"
 #include "client/normctl/op_call.h"
+#include "client/normctl/progress_line.h"
 #include "client/normctl/server_flags.h"
 
 namespace norm::normctl {
@@ -18,6 +19,8 @@ struct OpFlags {
   std::map<std::string, std::string> outputs;  // tensor name to file reference
   std::string output;                          // y, or dx with --backward
   std::optional<DType> cast;
+  ShowProgress progress = ShowProgress::kAuto;
+  int64_t stream_above_mib = client::ChunkOptions().above_bytes >> 20;
 
   /// The flags that all three ops have.
   void AddTo(CLI::App* command);

@@ -46,8 +46,10 @@ void ServerFlags::AddTo(CLI::App* command) {
       "--json", [this] { format = OutputFormat::kJson; }, "Print one JSON object on stdout");
 }
 
-absl::StatusOr<std::unique_ptr<client::Client>> ServerFlags::Connect() const {
+absl::StatusOr<std::unique_ptr<client::Client>> ServerFlags::Connect(
+    const client::ChunkOptions& chunks) const {
   client::ClientOptions options;
+  options.chunks = chunks;
   options.retry.max_attempts = attempts;
   return client::Client::Create(server, options);
 }

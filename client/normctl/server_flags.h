@@ -22,7 +22,8 @@ struct ServerFlags {
   void AddTo(CLI::App* command);
   /// --server and --timeout alone.
   void AddConnectionTo(CLI::App* command);
-  absl::StatusOr<std::unique_ptr<client::Client>> Connect() const;
+  absl::StatusOr<std::unique_ptr<client::Client>> Connect(
+      const client::ChunkOptions& chunks = {}) const;
 };
 
 }  // namespace norm::normctl

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
+#include "client/tensor_file/file_tensor.h"
 #include "client/tensor_file/regular_file.h"
 
 namespace norm::client {
@@ -212,10 +213,9 @@ absl::StatusOr<Tensor> ReadNpy(const std::string& path) {
         path, ": ", data_bytes, " bytes of data where shape (", absl::StrJoin(header->shape, ", "),
         ") of ", DTypeName(element->dtype), " needs ", static_cast<int64_t>(expected)));
   }
-  absl::StatusOr<Tensor> stored = Tensor::Allocate(element->dtype, header->shape);
+  absl::StatusOr<Tensor> stored =
+      TensorFromFile(*file, raw->data_offset, element->dtype, header->shape);
   if (!stored.ok()) return stored;
-  absl::Status status = file->ReadAt(raw->data_offset, stored->mutable_bytes());
-  if (!status.ok()) return status;
   if (element->swapped) SwapBytes(stored->mutable_bytes(), DTypeSize(element->dtype));
   if (!header->fortran_order || stored->elements() == 0) return stored;
   std::vector<int64_t> strides;

@@ -1,6 +1,7 @@
 #include "client/tensor_file/regular_file.h"
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -102,6 +103,17 @@ absl::Status RegularFile::ReadAt(int64_t offset, absl::Span<std::byte> destinati
     offset += read;
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<std::byte[]>> RegularFile::Map(int64_t offset,
+                                                              int64_t size_bytes) const {
+  const int64_t before = offset % ::sysconf(_SC_PAGESIZE);
+  const auto length = static_cast<size_t>(before + size_bytes);
+  void* const memory =
+      ::mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE, descriptor_, offset - before);
+  if (memory == MAP_FAILED) return absl::ErrnoToStatus(errno, absl::StrCat("cannot map ", path_));
+  return std::shared_ptr<std::byte[]>(static_cast<std::byte*>(memory) + before,
+                                      [memory, length](std::byte*) { ::munmap(memory, length); });
 }
 
 std::string CanonicalPath(const std::string& path) {

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <variant>
 #include <vector>
@@ -26,6 +27,10 @@ class RegularFile {
   int64_t size_bytes() const { return size_bytes_; }
   /// Fills `destination` from `offset`. Errors: DATA_LOSS when the file ends before.
   absl::Status ReadAt(int64_t offset, absl::Span<std::byte> destination) const;
+  /// `size_bytes` bytes from `offset` as memory that outlives this object: pages are read when they
+  /// are touched, and writes stay in memory. Aligned as `offset` is, to a page at most. The file
+  /// must not be cut short meanwhile: touching what is gone is SIGBUS.
+  absl::StatusOr<std::shared_ptr<std::byte[]>> Map(int64_t offset, int64_t size_bytes) const;
 
  private:
   RegularFile(std::string path, int descriptor, int64_t size_bytes);

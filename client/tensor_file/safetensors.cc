@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
+#include "client/tensor_file/file_tensor.h"
 #include "client/tensor_file/regular_file.h"
 #include "nlohmann/json.hpp"
 
@@ -251,14 +252,12 @@ absl::StatusOr<Tensor> ReadSafetensors(const std::string& path, const std::strin
     return absl::InvalidArgumentError(absl::StrCat(path, ": tensor '", name, "' is ", found->dtype,
                                                    ", not F32, F16, BF16 or F64"));
   }
-  absl::StatusOr<Tensor> tensor = Tensor::Allocate(*dtype, found->shape);
+  absl::StatusOr<Tensor> tensor =
+      TensorFromFile(*file, directory->data_offset + found->begin, *dtype, found->shape);
   if (!tensor.ok()) {
     return absl::Status(tensor.status().code(),
                         absl::StrCat(path, ": tensor '", name, "': ", tensor.status().message()));
   }
-  absl::Status status =
-      file->ReadAt(directory->data_offset + found->begin, tensor->mutable_bytes());
-  if (!status.ok()) return status;
   return tensor;
 }
 

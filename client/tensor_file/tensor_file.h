@@ -12,7 +12,8 @@
 
 namespace norm::client {
 
-/// Reads "x.npy", "file.safetensors:name", or "file.safetensors" when it holds one tensor.
+/// Reads "x.npy", "file.safetensors:name", or "file.safetensors" when it holds one tensor. Large
+/// tensors are mapped: see TensorFromFile.
 absl::StatusOr<Tensor> ReadTensor(const std::string& reference);
 
 /// Collects results and writes them: "y.npy", or "file.safetensors:name" (several names may share a

@@ -151,7 +151,7 @@ struct RowStatisticsParams {
   bool aligned;
 };
 
-inline constexpr int kMaxGroups = 7;        // of a block of the group kernel
+inline constexpr int kMaxGroups = 8;        // of a block of the group kernel
 inline constexpr int kMaxGroupStages = 32;  // of all its groups
 inline constexpr int kMaxGroupWarps = 16;   // of all its groups
 

@@ -9,8 +9,8 @@
 
 namespace norm_device {
 
-/// Warps that share rows. Named barriers: one for the warps of each group, one for its turns; the
-/// block's own, 0, is none of them.
+/// Warps that share rows. Named barriers: one for the turns of each group, one for its warps. The
+/// block's own, 0, is that of the first group's turns: its last turn is over before any group ends.
 struct WarpGroup {
   int index;  // in the block
   int warps;
@@ -18,15 +18,14 @@ struct WarpGroup {
 
   __device__ int threads() const { return warps * kWarpThreads; }
   __device__ void Sync() const {
-    asm volatile("bar.sync %0, %1;" ::"r"(1 + index), "r"(threads()) : "memory");
+    asm volatile("bar.sync %0, %1;" ::"r"(kMaxGroups + index), "r"(threads()) : "memory");
   }
   /// Returns when another group has handed over to this one.
   __device__ void AwaitTurn() const {
-    asm volatile("bar.sync %0, %1;" ::"r"(1 + kMaxGroups + index), "r"(2 * threads()) : "memory");
+    asm volatile("bar.sync %0, %1;" ::"r"(index), "r"(2 * threads()) : "memory");
   }
   __device__ void HandOver(int to_group) const {
-    asm volatile("bar.arrive %0, %1;" ::"r"(1 + kMaxGroups + to_group), "r"(2 * threads())
-                 : "memory");
+    asm volatile("bar.arrive %0, %1;" ::"r"(to_group), "r"(2 * threads()) : "memory");
   }
 };
 

@@ -8,6 +8,7 @@
 #include "row_norm/row_norm_backward_long_columns.cuh"
 #include "row_norm/row_norm_backward_long_exchange.cuh"
 #include "row_norm/row_norm_backward_long_ring.cuh"
+#include "row_norm/row_norm_backward_long_thread_ring.cuh"
 #include "row_norm/row_norm_backward_ring.cuh"
 
 namespace norm_device {
@@ -29,7 +30,9 @@ class LongRows {
           : LongScale::kRegisters;
   using Columns = LongColumns<X, kKind, kGranules, kScale>;
   using Exchange = LongExchange<kKind, kRows>;
-  using Packed = PackedGranule<X, V>;
+  using ThreadRing = LongThreadRing<X, kGranules, kRows, kPlain>;
+  using Chunk = typename ThreadRing::Chunk;
+  using Packed = typename ThreadRing::Packed;
 
   __device__ LongRows(const RingBackwardParams& p, const LongPlace& place, LongShared& shared,
                       const Exchange& exchange, const LongCarefulExchange& careful, uint32_t ring,
@@ -39,26 +42,16 @@ class LongRows {
         shared_(shared),
         exchange_(exchange),
         careful_(careful),
-        thread_(min(static_cast<int>(threadIdx.x), place.threads - 1)),
-        ring_(ring + thread_ * kPieceBytes),
+        ring_(p, place, shared, ring),
         terms_(terms),
         share_(1.0F / static_cast<float>(p.hidden_size)),
-        column_((place.first_granule + thread_) * V),
-        active_(static_cast<int>(threadIdx.x) < place.threads),
-        has_last_(active_ &&
-                  (kGranules - 1) * place.threads + static_cast<int>(threadIdx.x) < place.granules),
-        full_(shared.full[0].Address()),
-        empty_(threadIdx.x % kWarpThreads == 0 ? shared.empty[0].Address() : 0),
         row_step_(p.row_blocks * p.hidden_size * static_cast<int64_t>(sizeof(StorageOf<X>))),
-        dx_(reinterpret_cast<char*>(static_cast<StorageOf<X>*>(p.dx) + RowOffset(0))) {
-    arriving_.Begin(ring_, full_, ChunkOffset(kChunks), kUnitBarrierBytes);
-    leaving_.Begin(ring_, empty_, ChunkOffset(kChunks), kUnitBarrierBytes);
-  }
+        dx_(reinterpret_cast<char*>(static_cast<StorageOf<X>*>(p.dx) + ring_.RowOffset(0))) {}
 
   /// `weights`: places in shared memory.
   __device__ void LoadWeight(uint32_t weights) {
-    columns_.LoadWeight(p_, column_, chunk_columns(), active_, has_last_,
-                        weights + thread_ * kPieceBytes, p_.tensor_bytes);
+    columns_.LoadWeight(p_, ring_.column(), ring_.chunk_columns(), ring_.active(), ring_.has_last(),
+                        weights + ring_.thread() * kPieceBytes, p_.tensor_bytes);
   }
 
   __device__ void Run() {
@@ -77,28 +70,9 @@ class LongRows {
   static constexpr unsigned kAllLanes = 0xffffffffU;
   /// Sums of g * d and g of a unit's rows.
   static constexpr int kValues = (kLayer ? 2 : 1) * kRows;
-  static constexpr int kBarrierBytes = sizeof(TransferBarrier);
-  static constexpr int kUnitBarrierBytes = kChunks * kBarrierBytes;
 
-  __device__ int chunk_columns() const {
-    return p_.tensor_bytes / static_cast<int>(sizeof(StorageOf<X>));
-  }
-  __device__ bool Has(int g) const { return g < kGranules - 1 ? active_ : has_last_; }
   /// Whether this thread's sums of a row count.
-  __device__ bool Counts() const { return kGranules > 1 ? active_ : has_last_; }
-  /// Whether a unit has row r; the first is always there.
-  __device__ bool HasRow(int unit, int r) const { return r == 0 || unit * kRows + r < place_.rows; }
-  __device__ int ring_tensors() const { return kPlain ? 2 : p_.ring_tensors; }
-  /// The bytes of a chunk's slot after those of the unit's first one.
-  __device__ int ChunkOffset(int chunk) const { return chunk * ring_tensors() * p_.tensor_bytes; }
-  /// A thread's granule of a row, of its first one where it has none.
-  __device__ Packed Load(const LongRingUnit& unit, int g, int r, int tensor) const {
-    const int offset = ChunkOffset((g < kGranules - 1 || has_last_ ? g * kRows : 0) + r);
-    return LoadShared<X, V>(unit.first + offset + tensor * p_.tensor_bytes);
-  }
-  __device__ int64_t RowOffset(int row) const {
-    return (place_.cluster + row * p_.row_blocks) * p_.hidden_size + column_;
-  }
+  __device__ bool Counts() const { return kGranules > 1 ? ring_.active() : ring_.has_last(); }
   __device__ GivenStats Stats(int row) const {
     const float2 stats = shared_.stats[row % LongShared::kRows];
     return {stats.y, stats.x};
@@ -119,11 +93,11 @@ class LongRows {
     const bool leaving_centred = centred_;
     centred_ = false;
     if (unit < place_.units) {
-      WaitForBarrier(arriving_.barrier, arriving_.place.parity);
+      ring_.AwaitUnit();
       if (kLayer && !kAlwaysCentred) {
 #pragma unroll
         for (int r = 0; r < kRows; ++r) {
-          if (HasRow(unit, r) && IsCentred(Stats(unit * kRows + r))) centred_ = true;
+          if (ring_.HasRow(unit, r) && IsCentred(Stats(unit * kRows + r))) centred_ = true;
         }
       }
     }
@@ -171,17 +145,9 @@ class LongRows {
         Output<kCentred>(unit - 1, first, rows, terms);
       }
     }
-    leaving_.place.Advance(p_.stages);
-    leaving_.Begin(ring_, empty_, ChunkOffset(kChunks), kUnitBarrierBytes);
+    ring_.AdvanceLeaving();
     dx_ += kRows * row_step_;
   }
-
-  /// The granules of a chunk that a thread has.
-  struct Chunk {
-    Packed x;
-    Packed dy;
-    Packed added;
-  };
 
   /// kTogether chunks from `first` on.
   template <bool kCentred>
@@ -190,35 +156,18 @@ class LongRows {
     Chunk chunks[kTogether];
 #pragma unroll
     for (int i = 0; i < kTogether; ++i) {
-      if (first + i < kChunks && HasRow(unit, (first + i) % kRows)) {
-        chunks[i] = Arrive(unit, first + i);
+      if (first + i < kChunks && ring_.HasRow(unit, (first + i) % kRows)) {
+        chunks[i] = ring_.Arrive(unit, first + i);
       }
     }
 #pragma unroll
     for (int i = 0; i < kTogether; ++i) {
       const int r = (first + i) % kRows;
-      if (first + i < kChunks && HasRow(unit, r)) {
-        columns_.template AddUp<kCentred>((first + i) / kRows, has_last_, chunks[i].x, chunks[i].dy,
-                                          centres[kCentred ? r : 0], sums[r]);
+      if (first + i < kChunks && ring_.HasRow(unit, r)) {
+        columns_.template AddUp<kCentred>((first + i) / kRows, ring_.has_last(), chunks[i].x,
+                                          chunks[i].dy, centres[kCentred ? r : 0], sums[r]);
       }
     }
-  }
-
-  /// A chunk, when it is there.
-  __device__ Chunk Arrive(int unit, int chunk) const {
-    const int g = chunk / kRows;
-    const int r = chunk % kRows;
-    if (chunk > 0) {
-      WaitForBarrier(arriving_.barrier + chunk * kBarrierBytes, arriving_.place.parity);
-    }
-    if (!kPlain && p_.has_edges) {
-      if (Has(g)) CopyUnaligned(RowOffset(unit * kRows + r) + g * chunk_columns(), chunk);
-      __syncwarp();
-    }
-    Chunk arrived;
-    arrived.x = Load(arriving_, g, r, 0);
-    arrived.dy = Load(arriving_, g, r, 1);
-    return arrived;
   }
 
   template <bool kCentred>
@@ -251,21 +200,11 @@ class LongRows {
       if (kCentred && centred_) exchange_.Send(of_x, kValues, turn);
       exchange_.Arrive(kCentred && centred_ ? 2 * kValues : kValues, turn);
     }
-    arriving_.place.Advance(p_.stages);
-    arriving_.Begin(ring_, full_, ChunkOffset(kChunks), kUnitBarrierBytes);
+    ring_.AdvanceArriving();
   }
 
-  /// What bulk copies cannot: this thread's own granules, by single elements.
-  __device__ void CopyUnaligned(int64_t offset, int chunk) const {
-#pragma unroll 1
-    for (int tensor = 0; tensor < p_.ring_tensors; ++tensor) {
-      StoreShared(
-          arriving_.first + ChunkOffset(chunk) + tensor * p_.tensor_bytes,
-          Packed::Load(static_cast<const StorageOf<X>*>(p_.tensors[tensor]) + offset, false));
-    }
-  }
-
-  /// The coefficients of a unit's rows, with rstd 0 of one that has left already: each lane works them out for one row, of which it has a sum.
+  /// The coefficients of a unit's rows, with rstd 0 of one that has left already: each lane works
+  /// them out for one row, of which it has a sum.
   template <bool kCentred>
   __device__ void Take(int unit, bool has_x, LongCoefficients (&rows)[kRows]) {
     const int turn = unit % Exchange::kTurns;
@@ -317,8 +256,8 @@ class LongRows {
         if ((unfit >> (r * kLanes) & 1U) == 0) continue;
         CarefulLongRow<X, kKind, kGranules>(
             p_, place_, careful_, retakes_,
-            {leaving_.first + ChunkOffset(r), kRows * place_.slot_bytes,
-             RowOffset(unit * kRows + r), column_, active_, has_last_},
+            {ring_.leaving_first() + ring_.ChunkOffset(r), kRows * place_.slot_bytes,
+             ring_.RowOffset(unit * kRows + r), ring_.column(), ring_.active(), ring_.has_last()},
             Stats(unit * kRows + r), !has_terms_, terms_);
         has_terms_ = true;
         ++retakes_;
@@ -334,14 +273,15 @@ class LongRows {
     Chunk chunks[kTogether];
 #pragma unroll
     for (int i = 0; i < kTogether; ++i) {
-      if (first + i < kChunks && HasRow(unit, (first + i) % kRows)) chunks[i] = Leave(first + i);
+      if (first + i < kChunks && ring_.HasRow(unit, (first + i) % kRows))
+        chunks[i] = ring_.Leave(first + i);
     }
 #pragma unroll
     for (int i = 0; i < kTogether; ++i) {
       const int g = (first + i) / kRows;
       const int r = (first + i) % kRows;
       if (first + i >= kChunks) continue;
-      if (HasRow(unit, r)) {
+      if (ring_.HasRow(unit, r)) {
         if constexpr (kRows == 1) {
           Output<kCentred, false>(g, r, chunks[i], rows[r], columns_.Sums(g));
         } else if (r == 0) {
@@ -352,20 +292,6 @@ class LongRows {
       }
       if (kRows > 1 && r == kRows - 1) columns_.Add(g, terms);
     }
-  }
-
-  /// A chunk, whose slot is free then.
-  __device__ Chunk Leave(int chunk) const {
-    const int g = chunk / kRows;
-    const int r = chunk % kRows;
-    Chunk left;
-    left.x = Load(leaving_, g, r, 0);
-    left.dy = Load(leaving_, g, r, 1);
-    if (!kPlain && p_.ring_tensors > 2) left.added = Load(leaving_, g, r, 2);
-    if (!kPlain) FenceBeforeBulkCopies();
-    __syncwarp();
-    if (leaving_.barrier != 0) ArriveAtBarrier(leaving_.barrier + chunk * kBarrierBytes);
-    return left;
   }
 
   template <bool kCentred, bool kFirst>
@@ -382,7 +308,7 @@ class LongRows {
       for (int v = 0; v < V; ++v) dx[v] += chunk.added.Wide(v);
     }
     const Packed rounded = Packed::Rounded(dx);
-    if (Has(g)) {
+    if (ring_.Has(g)) {
       rounded.Store(reinterpret_cast<StorageOf<X>*>(dx_ + r * row_step_ + g * p_.tensor_bytes),
                     kPlain || !p_.has_edges);
     }
@@ -392,10 +318,11 @@ class LongRows {
   __device__ void StoreSums() {
     if (has_terms_) columns_.AddTerms(terms_);
     has_terms_ = false;
-    const int64_t row = (partial_ * p_.row_blocks + place_.cluster) * p_.hidden_size + column_;
+    const int64_t row =
+        (partial_ * p_.row_blocks + place_.cluster) * p_.hidden_size + ring_.column();
 #pragma unroll
     for (int g = 0; g < kGranules; ++g) {
-      columns_.StoreSums(g, p_, row + g * chunk_columns(), Has(g));
+      columns_.StoreSums(g, p_, row + g * ring_.chunk_columns(), ring_.Has(g));
     }
     ++partial_;
   }
@@ -405,20 +332,12 @@ class LongRows {
   LongShared& shared_;
   const Exchange exchange_;
   const LongCarefulExchange careful_;
-  int thread_;     // the last one with columns where this one has none
-  uint32_t ring_;  // this thread's first granule
-  float* terms_;   // of rows that CarefulLongRow took, [2, kElements]
+  ThreadRing ring_;
+  float* terms_;  // of rows that CarefulLongRow took, [2, kElements]
   float share_;
-  int column_;
-  bool active_;    // the last warp may have more lanes than there is work for
-  bool has_last_;  // this thread has all kGranules granules; one fewer otherwise
-  uint32_t full_;
-  uint32_t empty_;    // 0: another lane leaves for the warp
   int64_t row_step_;  // bytes
   char* dx_;          // the unit that leaves
   Columns columns_;
-  LongRingUnit arriving_;
-  LongRingUnit leaving_;
   bool centred_ = false;  // some row of the unit that arrives is
   int retakes_ = 0;       // rows that CarefulLongRow took
   bool has_terms_ = false;

@@ -179,9 +179,7 @@ bool PlanGroups(const Row& row, RowBackwardPlan& plan) {
       plan.max_row_blocks = row.device.sm_count;
       plan.max_partial_stages = totals ? kMaxPartialRows / groups : 2 * kPlainSumRows;
       plan.direct_rows = totals ? groups : 0;
-      // Blocks of the finalize kernel wait beside blocks that leave registers for them.
-      plan.finalizes_in_place =
-          totals && row.element_bytes() == 2 && row.kind == RowKind::kRms && FinalizesInPlace(plan);
+      plan.finalizes_in_place = totals && FinalizesInPlace(plan);
       return true;
     }
   }

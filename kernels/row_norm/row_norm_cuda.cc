@@ -6,6 +6,7 @@
 
 #include "dispatch/dtype_dispatch.h"
 #include "dispatch/launch.h"
+#include "row_norm/row_norm_block_device.h"
 #include "row_norm/row_norm_device.h"
 #include "row_norm/row_norm_kind.h"
 #include "row_norm/row_norm_quantized_device.h"
@@ -119,8 +120,16 @@ const void* Kernel(const RowNormForwardArgs& args, const RowForwardPlan& plan,
   if (UsesRing(plan)) return RowRingSegmentsKernel(args, plan);
   if (plan.method == norm_device::RowMethod::kStrips) return StripKernel(args, launch);
   return VisitElementPair(args.dtype, args.weight_dtype, [&](auto pair) {
-    return norm_device::RowForwardKernel<decltype(pair)>(launch, DeviceKind(args.kind), plan.method,
-                                                         plan.wide);
+    using Pair = decltype(pair);
+    if constexpr (!std::is_same_v<typename Pair::Activation, norm_device::F64>) {
+      if (launch == RowLaunchKind::kPlain && args.kind == RowNormKind::kLayer &&
+          (plan.method == norm_device::RowMethod::kBlock ||
+           plan.method == norm_device::RowMethod::kBlockLong)) {
+        return norm_device::BlockRowsKernel<Pair>(plan.method, plan.threads);
+      }
+    }
+    return norm_device::RowForwardKernel<Pair>(launch, DeviceKind(args.kind), plan.method,
+                                               plan.wide);
   });
 }
 
@@ -217,7 +226,7 @@ size_t RowNormForwardCudaWorkspaceBytes(const RowNormForwardArgs& args) {
   const bool quantizes = args.output_format != OutputFormat::kSameAsInput;
   const RowForwardPlan plan =
       PlanRowForward(args.hidden_size, args.dtype, device.value(), quantizes);
-  return UsesRing(plan) ? RowRingWorkspaceBytes(plan, args.rows) : 0;
+  return UsesRing(plan) ? RowRingWorkspaceBytes(args, plan) : 0;
 }
 
 template <typename Args>

@@ -124,7 +124,7 @@ static_assert(sizeof(RowForwardSegments) <= kMaxKernelParameterBytes);
 /// What a kernel takes: one request with y in the type of x (RowForwardParams), or any requests
 /// (RowForwardSegments). The bits of the others are those of the kernel for any request.
 /// kPlain: one of wide rows that is aligned, has no residual and rounds once; of rows in lanes with
-/// weight, and bias if it is LayerNorm; of other rows kRms, and kLayer where PlainBlockRows is not 0.
+/// weight, and bias if it is LayerNorm; of other rows kRms, and kLayer where BlockRowsOf has a kernel.
 /// kFewRows: as kPlain, of either kind, of rows in blocks (SpreadRowBlocks is not 0).
 /// kSpreadRows: as kFewRows, a row in SpreadRowBlocks.
 enum class RowLaunchKind : uint8_t { kSingle, kPlain, kFewRows, kSpreadRows, kSegments };
@@ -144,16 +144,6 @@ constexpr bool HasLaneRowsKernel(RowMethod method, int bytes) {
 constexpr int LaneRowsTogether(int bytes) { return bytes == 4 ? 2 : 1; }
 /// Threads of it that must fit a multiprocessor.
 constexpr int LaneRowsResidentThreads(int bytes) { return bytes == 4 ? 896 : 1024; }
-
-/// LayerNorm rows that a block of a kPlain launch owns (row_norm_forward_block.cuh). 0: the method has
-/// no such kernel. For elements and weights of these bytes.
-constexpr int PlainBlockRows(RowMethod method, int bytes, int weight_bytes) {
-  return method != RowMethod::kBlock || bytes != 2 ? 0 : weight_bytes == 2 ? 1 : 2;
-}
-/// Threads of it that must fit a multiprocessor.
-constexpr int PlainBlockResidentThreads(int rows_of_block) {
-  return rows_of_block == 1 ? 1024 : 768;
-}
 
 /// One request through rings.
 struct RowRingParams {

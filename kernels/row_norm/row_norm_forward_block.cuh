@@ -1,41 +1,31 @@
-// LayerNorm forward of wide rows of 16-bit elements that a block owns: plain requests with weight and
-// bias. f32 weights are fetched once for two rows, whose sums travel together; others are few enough
-// to be under way while the statistics are taken.
+// LayerNorm forward of wide rows that a block owns: plain requests with weight and bias. Weight and
+// bias are fetched once for all rows of the block, whose sums travel together; where there are
+// registers for it, the first are under way while the statistics are taken.
 #pragma once
 
 #include <cstdint>
 
 #include "primitives/dependent_launch.cuh"
 #include "primitives/row_owner.cuh"
+#include "row_norm/row_norm_block_device.h"
 #include "row_norm/row_norm_forward.cuh"
 
 namespace norm_device {
 
-template <typename Pair, RowMethod kMethod>
-struct BlockRowsShape : HeldShape<Pair, kMethod, true> {
-  using Base = HeldShape<Pair, kMethod, true>;
-  static constexpr int kGranules = Base::kElements / Base::V;
-  static constexpr int kRows = PlainBlockRows(
-      kMethod, Base::kBytes, static_cast<int>(sizeof(StorageOf<typename Pair::Weight>)));
-  static constexpr int kMostThreads = Base::kThreads.of_block;
-  static constexpr int kBlocks = PlainBlockResidentThreads(kRows) / kMostThreads;
-  /// Granules whose weight and bias are fetched together; the first ones early.
-  static constexpr int kTogether = 2;
-  static constexpr bool kEarly = kRows == 1;
-  static_assert(kGranules % kTogether == 0);
-};
-
-template <typename Pair, RowMethod kMethod>
-__global__ void __launch_bounds__(BlockRowsShape<Pair, kMethod>::kMostThreads,
-                                  BlockRowsShape<Pair, kMethod>::kBlocks)
+/// The other parameters are those of BlockRows.
+template <typename Pair, RowMethod kMethod, int kRows, int kThreads, int kBlocks,
+          AffineFetch kFetch>
+__global__ void __launch_bounds__(kThreads, kBlocks)
     RowForwardBlock(const __grid_constant__ RowForwardParams p) {
   using X = typename Pair::Activation;
-  using Shape = BlockRowsShape<Pair, kMethod>;
+  using Shape = HeldShape<Pair, kMethod, true>;
   constexpr RowKind kKind = RowKind::kLayer;
   constexpr int V = Shape::V;
-  constexpr int kRows = Shape::kRows;
-  constexpr int kTogether = Shape::kTogether;
-  using Row = HeldRow<X, V, Shape::kGranules, PackedBlockOwner>;
+  constexpr int kGranules = Shape::kElements / V;
+  constexpr int kTogether = 2;  // granules whose weight and bias are fetched at once
+  constexpr bool kRolling = kFetch == AffineFetch::kRolling;
+  static_assert(kGranules % kTogether == 0);
+  using Row = HeldRow<X, V, kGranules, PackedBlockOwner>;
   using Granule = PackedGranule<X, V>;
   __shared__ PackedBlockOwner::Scratch scratch;
   AllowDependentLaunch();
@@ -56,15 +46,16 @@ __global__ void __launch_bounds__(BlockRowsShape<Pair, kMethod>::kMostThreads,
     sources[n] = static_cast<const StorageOf<X>*>(p.x) + offset;
     LoadHeldRow<true>(p, offset, rows[n]);
   }
-  RowAffineWords<typename Pair::Weight, V> words[kTogether];
-  const auto fetch = [&](int first) {
-#pragma unroll
-    for (int i = 0; i < kTogether; ++i) {
-      words[i] = affine.template FetchPresent<V>(rows[0].first + (first + i) * Row::kStep,
-                                                 rows[0].Holds(first + i));
-    }
+  // All are never there at once.
+  RowAffineWords<typename Pair::Weight, V> words[kRolling ? kGranules : kTogether];
+  const auto fetch = [&](int g) {
+    words[kRolling ? g : g % kTogether] =
+        affine.template FetchPresent<V>(rows[0].first + g * Row::kStep, rows[0].Holds(g));
   };
-  if (Shape::kEarly) fetch(0);
+  if (kFetch != AffineFetch::kLate) {
+#pragma unroll
+    for (int g = 0; g < kTogether; ++g) fetch(g);
+  }
   RowStats<ComputeOf<X>> stats[kRows];
   HeldRowStatistics<kKind, X>(rows, sources, owner, p.inverse_size,
                               RowEps{p.eps, p.smallest_square}, stats);
@@ -76,22 +67,26 @@ __global__ void __launch_bounds__(BlockRowsShape<Pair, kMethod>::kMostThreads,
   }
   StorageOf<X>* y = static_cast<StorageOf<X>*>(p.y) + first_offset;
 #pragma unroll
-  for (int first = 0; first < Shape::kGranules; first += kTogether) {
-    if (!Shape::kEarly || first > 0) fetch(first);
+  for (int first = 0; first < kGranules; first += kTogether) {
+    if (!kRolling && (first > 0 || kFetch == AffineFetch::kLate)) {
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) fetch(first + i);
+    }
 #pragma unroll
     for (int i = 0; i < kTogether; ++i) {
       const int g = first + i;
 #pragma unroll
       for (int n = 0; n < kRows; ++n) {
         ComputeOf<X> values[V];
-        affine.template Apply<V>(rows[n].values[g], words[i], RowNormalizer<kKind, X>(stats[n]),
-                                 false, values);
+        affine.template Apply<V>(rows[n].values[g], words[kRolling ? g : i],
+                                 RowNormalizer<kKind, X>(stats[n]), false, values);
         auto granule = Granule::Rounded(values);
         granule.Forget();  // not computed in the branch: granules can be under way together
         if (rows[n].Holds(g)) {
           granule.Store(y + n * hidden_size + rows[n].first + g * Row::kStep, true);
         }
       }
+      if (kRolling && g + kTogether < kGranules) fetch(g + kTogether);
     }
   }
 }

@@ -4,7 +4,6 @@
 #include <type_traits>
 
 #include "row_norm/row_norm_forward.cuh"
-#include "row_norm/row_norm_forward_block.cuh"
 #include "row_norm/row_norm_forward_few.cuh"
 #include "row_norm/row_norm_forward_lanes.cuh"
 #include "row_norm/row_norm_forward_streaming.cuh"
@@ -24,18 +23,12 @@ struct RowForwardMethods {
                                   kMethod == RowMethod::kWarp);
     constexpr bool kLaneRows = kLaunch == RowLaunchKind::kPlain &&
                                HasLaneRowsKernel(kMethod, static_cast<int>(sizeof(StorageOf<X>)));
-    constexpr bool kBlockRows =
-        kLaunch == RowLaunchKind::kPlain && kKind == RowKind::kLayer &&
-        PlainBlockRows(kMethod, static_cast<int>(sizeof(StorageOf<X>)),
-                       static_cast<int>(sizeof(StorageOf<typename Pair::Weight>))) > 0;
     if constexpr (kStripsOnly) {
       return nullptr;
     } else if constexpr (kLaneRows) {
       return reinterpret_cast<const void*>(&RowForwardLanes<Pair, kKind, kMethod, Owner>);
-    } else if constexpr (kBlockRows) {
-      return reinterpret_cast<const void*>(&RowForwardBlock<Pair, kMethod>);
     } else if constexpr (kLaunch == RowLaunchKind::kPlain && kKind != RowKind::kRms) {
-      return nullptr;
+      return nullptr;  // row_norm_forward_block.cuh
     } else {
       return reinterpret_cast<const void*>(
           &RowForwardHeld<kLaunch, Pair, kKind, kMethod, kWide, Owner>);

@@ -132,10 +132,14 @@ __global__ void __maxnreg__(kRegisters)
 template <typename Pair, RowKind kKind, QuantizedRowMethod kMethod, typename Owner>
 const void* QuantizedRowOf() {
   constexpr int kBytes = static_cast<int>(sizeof(StorageOf<typename Pair::Activation>));
-  constexpr int kElements = QuantizedRowElements(kMethod, kKind, kBytes);
+  constexpr int kElements = QuantizedRowElements(kMethod);
   constexpr int kRegisters = QuantizedRowRegisters(kMethod, kKind, kBytes);
-  return reinterpret_cast<const void*>(
-      &RowForwardQuantized<Pair, kKind, Owner, kElements, kRegisters>);
+  if constexpr (QuantizedMethodServes(kMethod, kKind, kBytes)) {
+    return reinterpret_cast<const void*>(
+        &RowForwardQuantized<Pair, kKind, Owner, kElements, kRegisters>);
+  } else {
+    return nullptr;
+  }
 }
 
 template <typename Pair, RowKind kKind>
@@ -149,6 +153,10 @@ const void* SelectQuantizedRow(QuantizedRowMethod method) {
       return QuantizedRowOf<Pair, kKind, QuantizedRowMethod::kWarp, QuantizedLanes<32>>();
     case QuantizedRowMethod::kBlock:
       return QuantizedRowOf<Pair, kKind, QuantizedRowMethod::kBlock, QuantizedBlock>();
+    case QuantizedRowMethod::kWideBlock:
+      return QuantizedRowOf<Pair, kKind, QuantizedRowMethod::kWideBlock, QuantizedBlock>();
+    case QuantizedRowMethod::kLongBlock:
+      return QuantizedRowOf<Pair, kKind, QuantizedRowMethod::kLongBlock, QuantizedBlock>();
   }
   return nullptr;
 }

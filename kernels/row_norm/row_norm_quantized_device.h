@@ -7,22 +7,40 @@
 
 namespace norm_device {
 
-/// Who owns a row.
-enum class QuantizedRowMethod : uint8_t { kLanes8, kLanes16, kWarp, kBlock };
+/// Who owns a row: lanes of a warp, or a block, which longer rows divide in other ways.
+enum class QuantizedRowMethod : uint8_t {
+  kLanes8,
+  kLanes16,
+  kWarp,
+  kBlock,
+  kWideBlock,
+  kLongBlock
+};
 
 inline constexpr int kQuantizedLaneThreads = 64;  // of a block whose warps own rows
 inline constexpr int kMaxQuantizedBlockThreads = 512;
 
-/// Elements of a row that a thread holds, for elements of `bytes` bytes. LayerNorm has two exchanges
-/// a row: fewer threads of more elements meet in them.
-constexpr int QuantizedRowElements(QuantizedRowMethod method, RowKind kind, int bytes) {
-  return method == QuantizedRowMethod::kBlock && kind == RowKind::kLayer && bytes == 2 ? 64 : 32;
+/// Whether there are kernels of a method. Elements have `bytes` bytes.
+constexpr bool QuantizedMethodServes(QuantizedRowMethod method, RowKind kind, int bytes) {
+  return method <= QuantizedRowMethod::kBlock || (kind == RowKind::kLayer && bytes == 2);
+}
+/// Longest rows of kBlock and of kWideBlock where these serve.
+inline constexpr int kMaxQuantizedBlockRow = 4096;
+inline constexpr int kMaxQuantizedWideRow = 8192;
+
+/// Elements of a row that a thread holds. LayerNorm has two exchanges a row: in the longest, fewer
+/// threads of more elements meet in them.
+constexpr int QuantizedRowElements(QuantizedRowMethod method) {
+  return method == QuantizedRowMethod::kLongBlock ? 64 : 32;
 }
 
-/// Registers of a thread, a multiple of 8: few, without spilling.
+/// Registers of a thread, a multiple of 8: few, without spilling, or so few that another block fits.
 constexpr int QuantizedRowRegisters(QuantizedRowMethod method, RowKind kind, int bytes) {
-  if (QuantizedRowElements(method, kind, bytes) == 64) return 128;
-  if (kind == RowKind::kLayer) return bytes == 2 ? 80 : 96;
+  if (method == QuantizedRowMethod::kLongBlock) return 128;
+  if (kind == RowKind::kLayer && bytes == 2) {
+    return method == QuantizedRowMethod::kBlock ? 88 : 80;
+  }
+  if (kind == RowKind::kLayer) return 96;
   return bytes == 2 ? 64 : 72;
 }
 

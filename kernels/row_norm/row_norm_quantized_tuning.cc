@@ -12,7 +12,7 @@ constexpr int64_t kWarpThreads = 32;
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a - 1) / b + 1; }
 
-/// The fewest threads that hold a row; kBlock where a warp does not.
+/// The fewest threads that hold a row; a block where a warp does not.
 QuantizedRowMethod Method(RowKind kind, int64_t hidden_size, int element_bytes) {
   struct Lanes {
     QuantizedRowMethod method;
@@ -21,10 +21,15 @@ QuantizedRowMethod Method(RowKind kind, int64_t hidden_size, int element_bytes) 
   for (const Lanes& lanes :
        {Lanes{QuantizedRowMethod::kLanes8, 8}, Lanes{QuantizedRowMethod::kLanes16, 16},
         Lanes{QuantizedRowMethod::kWarp, kWarpThreads}}) {
-    const int held = norm_device::QuantizedRowElements(lanes.method, kind, element_bytes);
+    const int held = norm_device::QuantizedRowElements(lanes.method);
     if (hidden_size <= lanes.lanes * held) return lanes.method;
   }
-  return QuantizedRowMethod::kBlock;
+  if (hidden_size <= norm_device::kMaxQuantizedBlockRow ||
+      !norm_device::QuantizedMethodServes(QuantizedRowMethod::kLongBlock, kind, element_bytes)) {
+    return QuantizedRowMethod::kBlock;
+  }
+  return hidden_size <= norm_device::kMaxQuantizedWideRow ? QuantizedRowMethod::kWideBlock
+                                                          : QuantizedRowMethod::kLongBlock;
 }
 
 /// Blocks that fit a multiprocessor by their registers, which each of its four parts hands out for
@@ -46,9 +51,9 @@ std::optional<QuantizedRowPlan> PlanQuantizedRow(RowKind kind, int64_t hidden_si
   if (element_bytes > 4 || hidden_size * element_bytes % kAccessBytes != 0) return std::nullopt;
   QuantizedRowPlan plan;
   plan.method = Method(kind, hidden_size, element_bytes);
-  const int held = norm_device::QuantizedRowElements(plan.method, kind, element_bytes);
+  const int held = norm_device::QuantizedRowElements(plan.method);
   const int64_t lanes = CeilDiv(hidden_size, held);
-  if (plan.method == QuantizedRowMethod::kBlock) {
+  if (plan.method >= QuantizedRowMethod::kBlock) {
     const int64_t threads = CeilDiv(lanes, kWarpThreads) * kWarpThreads;
     if (threads > norm_device::kMaxQuantizedBlockThreads) return std::nullopt;
     plan.threads = static_cast<int>(threads);

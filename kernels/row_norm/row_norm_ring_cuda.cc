@@ -36,15 +36,17 @@ const void* Kernel(const RowNormForwardArgs& args, const RowForwardPlan& plan, R
 
 }  // namespace
 
-size_t RowRingWorkspaceBytes(const RowForwardPlan& plan, int64_t rows) {
-  return rows > plan.max_clusters ? kWorkspaceAlignment : 0;
+size_t RowRingWorkspaceBytes(const RowNormForwardArgs& args, const RowForwardPlan& plan) {
+  const bool claims = args.rows > plan.max_clusters &&
+                      RowRingClaims(plan, DeviceKind(args.kind), args.hidden_size, args.dtype);
+  return claims ? kWorkspaceAlignment : 0;
 }
 
 Status LaunchRowRing(const RowNormForwardArgs& args, const RowForwardPlan& plan,
                      const norm_device::RowForwardParams& params, Workspace workspace,
                      StreamHandle stream) {
   static_assert(sizeof(norm_device::RowClaims) <= kWorkspaceAlignment);
-  const size_t workspace_bytes = RowRingWorkspaceBytes(plan, args.rows);
+  const size_t workspace_bytes = RowRingWorkspaceBytes(args, plan);
   NORM_RETURN_IF_ERROR(CheckWorkspace(workspace, workspace_bytes));
   const norm_device::RingShape shape = RowRingShape(plan, args.hidden_size, args.dtype);
   norm_device::RowRingParams ring = {

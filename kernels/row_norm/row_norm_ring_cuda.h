@@ -11,7 +11,7 @@
 namespace norm::internal {
 
 /// For the counter from which clusters claim rows.
-size_t RowRingWorkspaceBytes(const RowForwardPlan& plan, int64_t rows);
+size_t RowRingWorkspaceBytes(const RowNormForwardArgs& args, const RowForwardPlan& plan);
 
 /// `params` are those of `args`.
 Status LaunchRowRing(const RowNormForwardArgs& args, const RowForwardPlan& plan,

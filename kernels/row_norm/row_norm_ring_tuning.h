@@ -21,4 +21,9 @@ constexpr bool UsesRing(const RowForwardPlan& plan) {
 norm_device::RingGranules RowRingGranules(const RowForwardPlan& plan);
 norm_device::RingShape RowRingShape(const RowForwardPlan& plan, int64_t hidden_size, DType dtype);
 
+/// Whether clusters claim their rows, which evens out how fast they are, rather than take them by
+/// turns: only where a block is busy with its part of a row for as long as a claim takes to come.
+bool RowRingClaims(const RowForwardPlan& plan, norm_device::RowKind kind, int64_t hidden_size,
+                   DType dtype);
+
 }  // namespace norm::internal

@@ -106,6 +106,16 @@ __global__ void __launch_bounds__(kStripShapes[kShape].forward_threads,
   const int strip_at = row_thread * S::kElements * kSize;
   const int extra_at = map.first_extra * kSize;
   const bool round_first = kSize < 4 && p.round_normalized;
+  // Fills the stage of the tile before once its output has left. A warp that has tiles for itself does
+  // so as soon as the first rows of a tile have statistics.
+  constexpr bool kRefillsEarly = kWarps == 1;
+  const auto refill = [&](int tile, int stage) {
+    const int previous = stage == 0 ? shape.stages - 1 : stage - 1;
+    if (previous % kWarps != mover) return;
+    TileRing::AwaitStores<0>();
+    const int next_tile = tile + (shape.stages - 1) * tile_step;
+    if (next_tile < tiles) ring.Fill(previous, tile_at(next_tile), tensor_of);
+  };
   int stage = 0;
   uint32_t parity = 0;
 #pragma unroll 1
@@ -155,6 +165,7 @@ __global__ void __launch_bounds__(kStripShapes[kShape].forward_threads,
         }
       }
       const RowStats<float> stats = StripStatistics<kKind>(row, owner, p);
+      if (kRefillsEarly && first_row == 0 && tile != first_tile) refill(tile, stage);
       // Lane i keeps those of row i.
       const int from = (lane - first_row) * kLanes % kWarpThreads;
       const float rstd = __shfl_sync(0xffffffffU, stats.rstd, from);
@@ -211,13 +222,7 @@ __global__ void __launch_bounds__(kStripShapes[kShape].forward_threads,
       }
       TileRing::CommitStores();
     }
-    // The stage of the tile before is filled again.
-    const int previous = stage == 0 ? shape.stages - 1 : stage - 1;
-    if (tile != first_tile && previous % kWarps == mover) {
-      TileRing::template AwaitStores<kWarps == 1 ? 1 : 0>();
-      const int next_tile = tile + (shape.stages - 1) * tile_step;
-      if (next_tile < tiles) ring.Fill(previous, tile_at(next_tile), tensor_of);
-    }
+    if (!kRefillsEarly && tile != first_tile) refill(tile, stage);
     if (++stage == shape.stages) {
       stage = 0;
       parity ^= 1U;

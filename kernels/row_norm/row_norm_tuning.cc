@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "row_norm/row_norm_block_device.h"
 #include "row_norm/row_norm_ring_tuning.h"
 #include "row_norm/row_norm_strip_tuning.h"
 
@@ -135,7 +136,8 @@ int PlainRowsTogether(const RowForwardPlan& plan, bool rms, DType dtype, DType w
     return norm_device::LaneRowsTogether(bytes);
   }
   if (rms) return 1;
-  return norm_device::PlainBlockRows(plan.method, bytes, static_cast<int>(DTypeSize(weight_dtype)));
+  const int weight_bytes = static_cast<int>(DTypeSize(weight_dtype));
+  return norm_device::BlockRowsOf(plan.method, bytes, weight_bytes, plan.threads).rows;
 }
 
 LaunchConfig PlainRowsLaunch(const RowForwardPlan& plan, int64_t rows, int together) {

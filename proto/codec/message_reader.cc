@@ -213,8 +213,8 @@ absl::Status ReceivedMessage::Parse(const grpc::ByteBuffer& buffer,
   return absl::OkStatus();
 }
 
-const Payload& ReceivedMessage::payload(const norm::v1::Tensor& tensor) const {
-  const int64_t index = MarkerIndex(tensor.data());
+const Payload& ReceivedMessage::payload(const std::string& marker) const {
+  const int64_t index = MarkerIndex(marker);
   if (index < 0 || index >= static_cast<int64_t>(payloads_.size())) return empty_;
   return payloads_[static_cast<size_t>(index)];
 }

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -14,7 +15,7 @@
 
 namespace norm::wire {
 
-/// The bytes of one Tensor.data as they lie in the receive buffers: runs in order, at any
+/// The bytes of one tensor, or of some of its rows, as they lie in the receive buffers: runs in order, at any
 /// alignment.
 struct Payload {
   std::vector<absl::Span<const std::byte>> runs;
@@ -24,12 +25,13 @@ struct Payload {
   void CopyTo(std::byte* destination) const;
 };
 
-/// A message whose Tensor.data fields stay in gRPC's slices.
+/// A message whose tensor bytes (Tensor.data, and the tensors of InputRows and OutputRows) stay in
+/// gRPC's slices.
 ///
 /// Parse walks the wire format, parses everything but tensor bytes with protobuf, and notes where
 /// the bytes are. Any field order, repeated and unknown fields are understood as protobuf would
-/// understand them; groups, which proto3 does not have, are refused. In `header` every non-empty
-/// Tensor.data holds a marker instead of the bytes; payload() looks the bytes up by it.
+/// understand them; groups, which proto3 does not have, are refused. In `header` every such field
+/// that is not empty holds a marker instead of the bytes; payload() looks the bytes up by it.
 ///
 /// Ownership: keeps references to the slices; payloads are valid while this object lives.
 /// Threads:   const use from several threads.
@@ -52,7 +54,9 @@ class ReceivedMessage {
 
   /// The bytes of `tensor`, which must be part of the header given to Parse. Empty when it carries
   /// none.
-  const Payload& payload(const norm::v1::Tensor& tensor) const;
+  const Payload& payload(const norm::v1::Tensor& tensor) const { return payload(tensor.data()); }
+  /// The same for a bytes field of InputRows or OutputRows.
+  const Payload& payload(const std::string& marker) const;
 
  private:
   std::vector<grpc::Slice> slices_;

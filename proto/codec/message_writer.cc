@@ -127,28 +127,29 @@ absl::Status Expand(const google::protobuf::Descriptor* message, absl::string_vi
 
 }  // namespace
 
-void MessageWriter::Attach(norm::v1::Tensor* tensor, grpc::Slice bytes) {
-  if (bytes.size() == 0) {
-    tensor->clear_data();
-    return;
-  }
-  std::string marker;
-  AppendMarker(static_cast<uint32_t>(payloads_.size()), &marker);
-  tensor->set_data(std::move(marker));
+void MessageWriter::Attach(std::string* field, grpc::Slice bytes) {
+  field->clear();
+  if (bytes.size() == 0) return;
+  AppendMarker(static_cast<uint32_t>(payloads_.size()), field);
   payloads_.push_back(std::move(bytes));
 }
 
-void MessageWriter::Attach(norm::v1::Tensor* tensor, absl::Span<const std::byte> bytes,
+void MessageWriter::Attach(std::string* field, absl::Span<const std::byte> bytes,
                            std::shared_ptr<const void> owner) {
   using Owner = std::shared_ptr<const void>;
-  if (bytes.empty()) {
-    tensor->clear_data();
-    return;
-  }
-  Attach(tensor,
+  field->clear();
+  if (bytes.empty()) return;
+  Attach(field,
          grpc::Slice(
              const_cast<std::byte*>(bytes.data()), bytes.size(),
              [](void* held) { delete static_cast<Owner*>(held); }, new Owner(std::move(owner))));
+}
+
+grpc::Slice MessageWriter::Detach(std::string* field) {
+  const int64_t index = MarkerIndex(*field);
+  field->clear();
+  if (index < 0 || index >= static_cast<int64_t>(payloads_.size())) return grpc::Slice();
+  return std::exchange(payloads_[static_cast<size_t>(index)], grpc::Slice());
 }
 
 absl::StatusOr<grpc::ByteBuffer> MessageWriter::Build(const google::protobuf::Message& message) {

@@ -1,5 +1,6 @@
 #include "proto/codec/wire_format.h"
 
+#include "norm/v1/normalization.pb.h"
 #include "norm/v1/tensor.pb.h"
 
 namespace norm::wire {
@@ -35,9 +36,13 @@ FieldKind KindOfField(const google::protobuf::Descriptor* message, uint32_t fiel
   }
   const google::protobuf::FieldDescriptor* field =
       message->FindFieldByNumber(static_cast<int>(field_number));
-  if (field == nullptr || field->type() != google::protobuf::FieldDescriptor::TYPE_MESSAGE) {
-    return FieldKind::kOpaque;
+  if (field == nullptr) return FieldKind::kOpaque;
+  if (message == norm::v1::InputRows::descriptor() ||
+      message == norm::v1::OutputRows::descriptor()) {
+    return field->type() == google::protobuf::FieldDescriptor::TYPE_BYTES ? FieldKind::kTensorData
+                                                                          : FieldKind::kOpaque;
   }
+  if (field->type() != google::protobuf::FieldDescriptor::TYPE_MESSAGE) return FieldKind::kOpaque;
   *child = field->message_type();
   return FieldKind::kMessage;
 }

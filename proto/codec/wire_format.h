@@ -24,7 +24,8 @@ void AppendMarker(uint32_t index, std::string* out);
 /// The index in `marker`, or -1 when it is not kMarkerBytes long.
 int64_t MarkerIndex(const std::string& marker);
 
-/// What a length-delimited field of `message` (null: unknown message) holds.
+/// What a length-delimited field of `message` (null: unknown message) holds. Tensor bytes are
+/// Tensor.data and the bytes fields of InputRows and OutputRows.
 enum class FieldKind : uint8_t { kOpaque, kMessage, kTensorData };
 FieldKind KindOfField(const google::protobuf::Descriptor* message, uint32_t field_number,
                       const google::protobuf::Descriptor** child);

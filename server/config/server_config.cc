@@ -35,6 +35,14 @@ ABSL_FLAG(std::string, port_file, "",
           "metrics=host:port.");
 ABSL_FLAG(std::string, device, "auto",
           "Where kernels run: auto (CUDA when a device is there, else the CPU), cuda or cpu.");
+ABSL_FLAG(int, processes, 1,
+          "Server processes that share the port, with the GPUs dealt out to them; 0: one for each "
+          "GPU. An error that ends all CUDA work of a process then costs only its GPUs, and the "
+          "process is started anew. Process i has the metrics port + i; every limit is one "
+          "process's.");
+ABSL_FLAG(bool, share_port, false,
+          "Listen with SO_REUSEPORT, so that other processes may share the port: connections are "
+          "spread over them. --processes sets it.");
 ABSL_FLAG(int, cpu_threads, Cores(), "Threads of the CPU backend.");
 ABSL_FLAG(int, grpc_threads, std::min(4, Cores()),
           "Threads of the gRPC data path, one completion queue each.");
@@ -49,9 +57,29 @@ ABSL_FLAG(int64_t, max_stream_requests, 128,
 ABSL_FLAG(
     ByteSize, max_stream_unsent_bytes, ByteSize{64 * kMiB},
     "Finished responses one NormalizeStream may hold for a slow reader; reading pauses there.");
-ABSL_FLAG(int64_t, max_queue_requests, 4096, "Requests waiting for a slot.");
+ABSL_FLAG(int64_t, max_stream_uploads, 64,
+          "Chunked requests one NormalizeStream may have in flight; more are refused.");
+ABSL_FLAG(ByteSize, stream_window_bytes, ByteSize{32 * kMiB},
+          "Of one chunked request: rows that wait for a launch, where reading pauses, and inputs "
+          "and outputs of launches until their results are sent.");
+ABSL_FLAG(absl::Duration, stream_stall_timeout, absl::Seconds(30),
+          "How long a chunked request may wait for rows.");
+ABSL_FLAG(ByteSize, max_unsent_bytes, ByteSize{kGiB},
+          "Responses that wait for their readers, all connections together; beyond it, connections "
+          "that have their equal part of it get no more requests in.");
+ABSL_FLAG(absl::Duration, write_timeout, absl::Minutes(1),
+          "How long a client may take to read one response; a slower one's call is ended.");
+ABSL_FLAG(int64_t, max_queue_requests, 4096,
+          "Requests waiting for a slot. When it is full, a connection may have its equal part.");
 ABSL_FLAG(ByteSize, max_in_flight_bytes, ByteSize{8 * kGiB},
-          "Input and output bytes of all accepted requests together.");
+          "Input and output bytes of all accepted requests together, shared like "
+          "max_queue_requests.");
+ABSL_FLAG(absl::Duration, max_queue_delay, absl::ZeroDuration(),
+          "How long a request may wait for others to share its launch although a slot is free.");
+ABSL_FLAG(int, express_slots, 1,
+          "Of --slots, those that launches of more than 1 MiB leave to smaller ones.");
+ABSL_FLAG(int, bulk_share_percent, 10,
+          "What bulk requests get of the work while interactive ones wait.");
 ABSL_FLAG(int64_t, max_batch_rows, 65536, "Rows of requests that are merged into one launch.");
 ABSL_FLAG(ByteSize, max_batch_bytes, ByteSize{64 * kMiB},
           "Bytes of requests that are merged into one launch.");
@@ -144,6 +172,7 @@ class Checker {
 };
 
 constexpr int64_t kMaxCount = 1'000'000;
+constexpr int64_t kMaxProcesses = 64;
 constexpr int64_t kMaxPool = int64_t{1} << 46;
 /// protobuf's and gRPC's limit is 2 GiB - 1; what is not tensor bytes needs some room.
 constexpr int64_t kMaxMessage = (int64_t{2} << 30) - 2 * kMiB;
@@ -157,6 +186,9 @@ absl::StatusOr<ServerConfig> ReadServerConfig() {
   grpc.listen = check.Address("listen", absl::GetFlag(FLAGS_listen));
   config.metrics_listen = check.Address("metrics_listen", absl::GetFlag(FLAGS_metrics_listen));
   config.port_file = absl::GetFlag(FLAGS_port_file);
+  config.processes =
+      static_cast<int>(check.Range("processes", absl::GetFlag(FLAGS_processes), 0, kMaxProcesses));
+  grpc.share_port = absl::GetFlag(FLAGS_share_port);
 
   constexpr std::pair<const char*, DeviceSelection> kDevices[] = {{"auto", DeviceSelection::kAuto},
                                                                   {"cuda", DeviceSelection::kCuda},
@@ -191,6 +223,17 @@ absl::StatusOr<ServerConfig> ReadServerConfig() {
       check.Range("max_stream_requests", absl::GetFlag(FLAGS_max_stream_requests), 1, kMaxCount);
   grpc.max_stream_unsent_bytes = check.Size(
       "max_stream_unsent_bytes", absl::GetFlag(FLAGS_max_stream_unsent_bytes), 1024, kMaxPool);
+  grpc.max_unsent_bytes =
+      check.Size("max_unsent_bytes", absl::GetFlag(FLAGS_max_unsent_bytes), 1024, kMaxPool);
+  grpc.write_timeout = check.Time("write_timeout", absl::GetFlag(FLAGS_write_timeout),
+                                  absl::Milliseconds(1), absl::Hours(24));
+  grpc.max_stream_uploads =
+      check.Range("max_stream_uploads", absl::GetFlag(FLAGS_max_stream_uploads), 1, kMaxCount);
+  grpc.stream_window_bytes =
+      check.Size("stream_window_bytes", absl::GetFlag(FLAGS_stream_window_bytes), 1024, kMaxPool);
+  grpc.stream_stall_timeout =
+      check.Time("stream_stall_timeout", absl::GetFlag(FLAGS_stream_stall_timeout),
+                 absl::Milliseconds(1), absl::Hours(24));
   grpc.min_client_ping_interval =
       check.Time("min_client_ping_interval", absl::GetFlag(FLAGS_min_client_ping_interval),
                  absl::Milliseconds(1), absl::Hours(1));
@@ -214,6 +257,12 @@ absl::StatusOr<ServerConfig> ReadServerConfig() {
                             AbslUnparseFlag(ByteSize{grpc.max_message_bytes})),
                AbslUnparseFlag(ByteSize{scheduler.max_in_flight_bytes}));
   }
+  scheduler.max_queue_delay = check.Time("max_queue_delay", absl::GetFlag(FLAGS_max_queue_delay),
+                                         absl::ZeroDuration(), absl::Seconds(10));
+  scheduler.express_slots =
+      static_cast<int>(check.Range("express_slots", absl::GetFlag(FLAGS_express_slots), 0, 63));
+  scheduler.bulk_share_percent = static_cast<int>(
+      check.Range("bulk_share_percent", absl::GetFlag(FLAGS_bulk_share_percent), 1, 99));
   scheduler.max_batch_rows = check.Range("max_batch_rows", absl::GetFlag(FLAGS_max_batch_rows), 1,
                                          std::numeric_limits<int64_t>::max());
   scheduler.max_batch_bytes =

@@ -21,6 +21,7 @@ struct ServerConfig {
   LogOptions log;
   std::string metrics_listen;
   std::string port_file;  // empty: none is written
+  int processes = 1;      // that share grpc.listen; 0: one for each GPU
 };
 
 /// Builds the configuration from the flags' current values (see SetFlags).

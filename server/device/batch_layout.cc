@@ -2,43 +2,32 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "server/device/buffer_pool.h"
+#include "server/device/kernel_status.h"
 
 namespace norm::server {
 namespace {
 
-// Long runs are cut, so that threads can share a copy and a device copy can start before its end.
-constexpr size_t kMaxPieceBytes = size_t{1} << 20;
-
-/// The problem whose rows are those of all jobs, in order.
-NormProblem MergedProblem(const Batch& batch) {
-  NormProblem merged = batch.jobs.front()->problem;
-  if (!IsRowMergeable(merged)) {
-    return merged;
-  }
-  merged.rows = 0;
-  int64_t images = 0;
-  for (const auto& job : batch.jobs) {
+/// The problem whose rows are those of all these jobs, in order.
+NormProblem MergedProblem(absl::Span<const std::unique_ptr<Job>> jobs) {
+  NormProblem merged = jobs.front()->problem;
+  for (const auto& job : jobs.subspan(1)) {
     merged.rows += job->problem.rows;
-    images += job->problem.batch_norm_shape.batch;
+    merged.batch_norm_shape.batch += job->problem.batch_norm_shape.batch;
   }
   if (merged.op == Op::kBatchNorm) {
-    BatchNormShape& shape = merged.batch_norm_shape;
-    if (IsChannelsLast(shape)) {
-      // Also for a job alone, so that the kernel sees the same kind of shape either way.
-      shape = {merged.rows, shape.channels, 1, BatchNormLayout::kNhwc};
-    } else {
-      shape.batch = images;
-    }
+    // Also for a job alone, so that the kernel sees the same kind of shape either way.
+    merged.batch_norm_shape = LaunchShape(merged);
   }
   return merged;
 }
 
-int64_t Place(const NormProblem& problem, TensorRoleSet roles,
+/// Places the tensors of these roles behind `end`; returns where they end.
+int64_t Place(const NormProblem& problem, TensorRoleSet roles, int64_t end,
               std::array<TensorPlace, kTensorRoleCount>& places) {
-  int64_t end = 0;
   for (int i = 0; i < kTensorRoleCount; ++i) {
     const auto role = static_cast<TensorRole>(i);
     if (roles.Has(role)) {
@@ -50,22 +39,77 @@ int64_t Place(const NormProblem& problem, TensorRoleSet roles,
   return end;
 }
 
+/// Whether every job of the segment holds this input in page-locked memory.
+bool IsPageLocked(const BatchSegment& segment, const Batch& batch, TensorRole role) {
+  const auto jobs = JobsOf(segment, batch);
+  return std::all_of(jobs.begin(), jobs.end(), [role](const auto& job) {
+    return job->inputs[static_cast<size_t>(role)].page_locked;
+  });
+}
+
+/// The inputs of the segment that are page-locked, or those that are not.
+TensorRoleSet InputsOf(const BatchSegment& segment, const Batch& batch, bool page_locked) {
+  TensorRoleSet roles;
+  for (int i = 0; i < kTensorRoleCount; ++i) {
+    const auto role = static_cast<TensorRole>(i);
+    if (segment.problem.inputs.Has(role) && IsPageLocked(segment, batch, role) == page_locked) {
+      roles.Add(role);
+    }
+  }
+  return roles;
+}
+
+}  // namespace
+
+absl::Span<const std::unique_ptr<Job>> JobsOf(const BatchSegment& segment, const Batch& batch) {
+  return absl::MakeConstSpan(batch.jobs).subspan(segment.first_job, segment.jobs);
+}
+
+int64_t BatchLayout::rows() const {
+  return std::accumulate(
+      segments.begin(), segments.end(), int64_t{0},
+      [](int64_t sum, const BatchSegment& segment) { return sum + segment.problem.rows; });
+}
+
+int64_t BatchLayout::problem_bytes() const {
+  return std::accumulate(
+      segments.begin(), segments.end(), int64_t{0},
+      [](int64_t sum, const BatchSegment& segment) { return sum + ProblemBytes(segment.problem); });
+}
+
+void MakeBatchLayout(const Batch& batch, BatchLayout& layout) {
+  layout.segments.clear();
+  layout.output_bytes = 0;
+  size_t first_job = 0;
+  const auto add = [&](size_t jobs) {
+    BatchSegment& segment = layout.segments.emplace_back();
+    segment.first_job = std::exchange(first_job, first_job + jobs);
+    segment.jobs = jobs;
+    segment.problem = MergedProblem(JobsOf(segment, batch));
+    layout.output_bytes =
+        Place(segment.problem, segment.problem.outputs, layout.output_bytes, segment.outputs);
+  };
+  if (batch.segment_jobs.empty()) {
+    add(batch.jobs.size());
+  }
+  for (const int64_t jobs : batch.segment_jobs) {
+    add(static_cast<size_t>(jobs));
+  }
+  int64_t end = 0;
+  for (const bool page_locked : {false, true}) {
+    for (BatchSegment& segment : layout.segments) {
+      end = Place(segment.problem, InputsOf(segment, batch, page_locked), end, segment.inputs);
+    }
+    (page_locked ? layout.input_bytes : layout.gathered_bytes) = end;
+  }
+}
+
 bool HasExpectedSize(const Job& job, TensorRole role) {
   const InputTensor& input = job.inputs[static_cast<size_t>(role)];
   const int64_t held = std::accumulate(
       input.runs.begin(), input.runs.end(), int64_t{0},
       [](int64_t sum, const auto& run) { return sum + static_cast<int64_t>(run.size()); });
   return held == TensorBytes(job.problem, role);
-}
-
-}  // namespace
-
-BatchLayout MakeBatchLayout(const Batch& batch) {
-  BatchLayout layout;
-  layout.problem = MergedProblem(batch);
-  layout.input_bytes = Place(layout.problem, layout.problem.inputs, layout.inputs);
-  layout.output_bytes = Place(layout.problem, layout.problem.outputs, layout.outputs);
-  return layout;
 }
 
 absl::Status CheckInputSizes(const Job& job) {
@@ -80,70 +124,58 @@ absl::Status CheckInputSizes(const Job& job) {
   return absl::OkStatus();
 }
 
-std::vector<CopyPiece> PlanGather(const Batch& batch, const BatchLayout& layout) {
-  std::vector<CopyPiece> pieces;
-  for (size_t i = 0; i < kTensorRoleCount; ++i) {
-    const auto role = static_cast<TensorRole>(i);
-    if (!layout.problem.inputs.Has(role)) {
-      continue;
-    }
-    int64_t start = layout.inputs[i].offset;
-    for (const auto& job : batch.jobs) {
-      if (HasExpectedSize(*job, role)) {
-        int64_t to = start;
-        for (absl::Span<const std::byte> run : job->inputs[i].runs) {
-          while (!run.empty()) {
-            const auto piece = run.first(std::min(run.size(), kMaxPieceBytes));
-            pieces.push_back({to, piece});
-            to += static_cast<int64_t>(piece.size());
-            run.remove_prefix(piece.size());
-          }
-        }
-      }
-      if (IsParameter(role)) {
-        break;
-      }
-      start += TensorBytes(job->problem, role);
-    }
-  }
-  return pieces;
-}
-
-TensorPointers PointInto(const BatchLayout& layout, std::byte* input_slab, std::byte* output_slab) {
+TensorPointers PointInto(const BatchSegment& segment, std::byte* input_slab, std::byte* output_slab,
+                         const Job* in_place) {
   TensorPointers pointers;
   for (size_t i = 0; i < kTensorRoleCount; ++i) {
     const auto role = static_cast<TensorRole>(i);
-    if (layout.problem.inputs.Has(role)) {
-      pointers.inputs[i] = input_slab + layout.inputs[i].offset;
+    if (segment.problem.inputs.Has(role)) {
+      const bool stays = in_place != nullptr && in_place->inputs[i].page_locked &&
+                         in_place->inputs[i].size_bytes > 0;
+      pointers.inputs[i] =
+          stays ? in_place->inputs[i].runs.front().data() : input_slab + segment.inputs[i].offset;
     }
-    if (layout.problem.outputs.Has(role)) {
-      pointers.outputs[i] = output_slab + layout.outputs[i].offset;
+    if (segment.problem.outputs.Has(role)) {
+      pointers.outputs[i] = output_slab + segment.outputs[i].offset;
     }
   }
   return pointers;
 }
 
+void AddSegments(std::byte* input_slab, std::byte* output_slab, BatchLayout& layout,
+                 KernelCall& call, const Job* in_place) {
+  call.Clear();
+  for (BatchSegment& segment : layout.segments) {
+    segment.status = ToAbslStatus(
+        call.Add(segment.problem, PointInto(segment, input_slab, output_slab, in_place)));
+  }
+  call.GroupAlike();
+}
+
 void FillResults(const BatchLayout& layout, const std::shared_ptr<std::byte>& output_slab,
                  Batch& batch) {
-  std::array<int64_t, kTensorRoleCount> next{};
-  for (size_t i = 0; i < kTensorRoleCount; ++i) {
-    next[i] = layout.outputs[i].offset;
-  }
   batch.results.resize(batch.jobs.size());
-  for (size_t j = 0; j < batch.jobs.size(); ++j) {
-    const NormProblem& problem = batch.jobs[j]->problem;
-    JobResult& result = batch.results[j];
-    result.status = CheckInputSizes(*batch.jobs[j]);
+  for (const BatchSegment& segment : layout.segments) {
+    std::array<int64_t, kTensorRoleCount> next{};
     for (size_t i = 0; i < kTensorRoleCount; ++i) {
-      const auto role = static_cast<TensorRole>(i);
-      if (!problem.outputs.Has(role)) {
-        continue;
+      next[i] = segment.outputs[i].offset;
+    }
+    for (size_t j = segment.first_job; j < segment.first_job + segment.jobs; ++j) {
+      const NormProblem& problem = batch.jobs[j]->problem;
+      JobResult& result = batch.results[j];
+      result.status = CheckInputSizes(*batch.jobs[j]);
+      result.status.Update(segment.status);
+      for (size_t i = 0; i < kTensorRoleCount; ++i) {
+        const auto role = static_cast<TensorRole>(i);
+        if (!problem.outputs.Has(role)) {
+          continue;
+        }
+        const int64_t size = TensorBytes(problem, role);
+        if (result.status.ok()) {
+          result.outputs[i] = {output_slab.get() + next[i], size, output_slab};
+        }
+        next[i] += size;
       }
-      const int64_t size = TensorBytes(problem, role);
-      if (result.status.ok()) {
-        result.outputs[i] = {output_slab.get() + next[i], size, output_slab};
-      }
-      next[i] += size;
     }
   }
 }

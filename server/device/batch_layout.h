@@ -20,37 +20,53 @@ struct TensorPlace {
   int64_t size_bytes = 0;
 };
 
-/// A batch as one problem over two slabs. Every tensor starts at a multiple of kSlabAlignment, so
-/// its alignment is the same whether its rows come from one job or many.
-struct BatchLayout {
-  NormProblem problem;
+/// Jobs of a batch that are one problem: their rows lie end to end, their parameters once.
+struct BatchSegment {
+  NormProblem problem;                                  // with the rows of all its jobs
   std::array<TensorPlace, kTensorRoleCount> inputs{};   // in the input slab, for problem.inputs
   std::array<TensorPlace, kTensorRoleCount> outputs{};  // in the output slab, for problem.outputs
+  size_t first_job = 0;
+  size_t jobs = 0;
+  absl::Status status;  // of the kernel's Validate; when not OK its jobs end with it
+};
+
+/// A batch over two slabs. Every tensor starts at a multiple of kSlabAlignment, so its alignment is
+/// the same whether its rows come from one job or many, and whatever lies beside it.
+struct BatchLayout {
+  std::vector<BatchSegment> segments;
+  // Of the input slab: first what is gathered on the host, then tensors that are page-locked where
+  // they lie, in every job of their segment.
+  int64_t gathered_bytes = 0;
   int64_t input_bytes = 0;
   int64_t output_bytes = 0;
+
+  int64_t rows() const;
+  /// ProblemBytes of the segments.
+  int64_t problem_bytes() const;
 };
 
-BatchLayout MakeBatchLayout(const Batch& batch);
+/// Overwrites `layout`, whose memory is used again.
+void MakeBatchLayout(const Batch& batch, BatchLayout& layout);
 
-/// OK when the bytes the job carries are those its problem needs; else INTERNAL with both sizes.
+absl::Span<const std::unique_ptr<Job>> JobsOf(const BatchSegment& segment, const Batch& batch);
+
+/// Whether the job carries as many bytes for this input as its problem needs.
+bool HasExpectedSize(const Job& job, TensorRole role);
+/// OK when it does for all of them; else INTERNAL with both sizes.
 absl::Status CheckInputSizes(const Job& job);
 
-/// One copy from a receive buffer to the input slab.
-struct CopyPiece {
-  int64_t to = 0;  // offset in the slab
-  absl::Span<const std::byte> from;
-};
+/// Pointers to the tensors of a segment in these slabs, and to the page-locked inputs of `in_place`,
+/// its only job, where they lie.
+TensorPointers PointInto(const BatchSegment& segment, std::byte* input_slab, std::byte* output_slab,
+                         const Job* in_place = nullptr);
 
-/// The copies that bring the inputs of every job to their place, in rising order of `to`;
-/// parameters from the first job alone. Jobs that fail CheckInputSizes leave their part of the slab
-/// as it is.
-std::vector<CopyPiece> PlanGather(const Batch& batch, const BatchLayout& layout);
+/// Makes `call` of the segments that the kernels accept; the others get their status. `in_place`:
+/// the only job of the batch, whose page-locked inputs stay where they are.
+void AddSegments(std::byte* input_slab, std::byte* output_slab, BatchLayout& layout,
+                 KernelCall& call, const Job* in_place = nullptr);
 
-/// Pointers to the tensors of the layout in these slabs.
-TensorPointers PointInto(const BatchLayout& layout, std::byte* input_slab, std::byte* output_slab);
-
-/// Gives each job the status of CheckInputSizes and, where that is OK, its slices of the output
-/// slab, which lives while any of them does.
+/// Gives each job the status of its segment and of CheckInputSizes and, where both are OK, its
+/// slices of the output slab, which lives while any of them does.
 void FillResults(const BatchLayout& layout, const std::shared_ptr<std::byte>& output_slab,
                  Batch& batch);
 /// Ends every job of the batch with `status`.

@@ -12,15 +12,16 @@ void RecordBatch(const BatchLayout& layout, const BatchTimes& times, int device_
   metrics.RecordStage(Stage::kCopyIn, times.copy_in);
   metrics.RecordStage(Stage::kKernel, times.kernel);
   metrics.RecordStage(Stage::kCopyOut, times.copy_out);
+  const NormProblem& first = layout.segments.front().problem;
   ExecutionRecord record;
-  record.op = layout.problem.op;
-  record.direction = layout.problem.direction;
-  record.dtype = layout.problem.dtype;
+  record.op = first.op;
+  record.direction = first.direction;
+  record.dtype = first.dtype;
   record.device_index = device_index;
   record.close_reason = BatchCloseReasonName(batch.reason);
   record.requests = static_cast<int64_t>(batch.jobs.size());
-  record.rows = layout.problem.rows;
-  record.kernel_bytes = ProblemBytes(layout.problem);
+  record.rows = layout.rows();
+  record.kernel_bytes = layout.problem_bytes();
   record.kernel_time = times.kernel;
   metrics.RecordExecution(record);
 }

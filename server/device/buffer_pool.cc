@@ -6,6 +6,7 @@
 #include <array>
 #include <atomic>
 #include <bit>
+#include <cstddef>
 #include <cstdlib>
 #include <mutex>
 #include <utility>
@@ -140,9 +141,10 @@ class BufferPool::Core : public std::enable_shared_from_this<Core> {
     }
     used_bytes_.fetch_add(ClassBytes(slab->size_class));
     Notify();
-    std::byte* data = slab->memory.get();
-    return std::shared_ptr<std::byte>(data, [core = shared_from_this(), owned = slab.release()](
-                                                std::byte*) { core->Release(owned); });
+    Slab* const leased = slab.release();
+    return std::shared_ptr<std::byte>(
+        leased->memory.get(), [](std::byte*) {},
+        LeaseAllocator<std::byte>(shared_from_this(), leased));
   }
 
   PoolUsage usage() const {
@@ -157,6 +159,33 @@ class BufferPool::Core : public std::enable_shared_from_this<Core> {
     std::shared_ptr<std::byte> memory;
     int size_class = 0;
     Slab* next = nullptr;
+    // Holds the control block of the lease: leasing a free slab allocates nothing.
+    alignas(std::max_align_t) std::array<std::byte, 96> control_block;
+  };
+
+  /// Places a lease's control block in its slab and, when the block is no longer used either, gives
+  /// the slab back.
+  template <typename T>
+  struct LeaseAllocator {
+    using value_type = T;
+
+    LeaseAllocator(std::shared_ptr<Core> owning_core, Slab* leased)
+        : core(std::move(owning_core)), slab(leased) {}
+    template <typename U>
+    LeaseAllocator(const LeaseAllocator<U>& other) : core(other.core), slab(other.slab) {}
+
+    T* allocate(size_t) {
+      static_assert(sizeof(T) <= sizeof(Slab::control_block));
+      return reinterpret_cast<T*>(slab->control_block.data());
+    }
+    void deallocate(T*, size_t) { core->Release(slab); }
+    template <typename U>
+    friend bool operator==(const LeaseAllocator& a, const LeaseAllocator<U>& b) {
+      return a.slab == b.slab;
+    }
+
+    std::shared_ptr<Core> core;
+    Slab* slab;
   };
 
   void Release(Slab* slab) {

@@ -9,6 +9,7 @@
 #include "server/device/batch_layout.h"
 #include "server/device/batch_record.h"
 #include "server/device/cpu_kernel_call.h"
+#include "server/device/input_memory.h"
 #include "server/device/kernel_status.h"
 #include "server/scheduler/scheduler.h"
 
@@ -55,8 +56,12 @@ void CpuBatchExecutor::Start(std::unique_ptr<Batch> batch, BatchDone done) {
   has_work_.notify_one();
 }
 
+absl::StatusOr<InputMemory> CpuBatchExecutor::LeaseInput(int64_t bytes) {
+  return LeaseInputFrom(pool_, bytes);
+}
+
 void CpuBatchExecutor::RunSlot() {
-  ThreadPool own_thread(1);
+  Scratch scratch;
   while (true) {
     Work work;
     {
@@ -69,16 +74,16 @@ void CpuBatchExecutor::RunSlot() {
       queue_.pop_front();
     }
     const auto start = SteadyClock::now();
-    RunBatch(*work.batch, own_thread);
+    RunBatch(*work.batch, scratch);
     metrics_.AddSlotBusy(options_.device_index, Between(start, SteadyClock::now()));
     work.done(std::move(work.batch));
   }
 }
 
-void CpuBatchExecutor::RunBatch(Batch& batch, ThreadPool& own_thread) {
+void CpuBatchExecutor::RunBatch(Batch& batch, Scratch& scratch) {
   absl::Status status;
   try {
-    status = Compute(batch, own_thread);
+    status = Compute(batch, scratch);
   } catch (const std::exception& error) {
     status = absl::InternalError(absl::StrCat("CPU batch failed: ", error.what()));
   }
@@ -87,13 +92,18 @@ void CpuBatchExecutor::RunBatch(Batch& batch, ThreadPool& own_thread) {
   }
 }
 
-absl::Status CpuBatchExecutor::Compute(Batch& batch, ThreadPool& own_thread) {
-  const BatchLayout layout = MakeBatchLayout(batch);
+absl::Status CpuBatchExecutor::Compute(Batch& batch, Scratch& scratch) {
+  BatchLayout& layout = scratch.layout;
+  MakeBatchLayout(batch, layout);
   ThreadPool& threads =
-      ProblemBytes(layout.problem) < options_.parallel_bytes ? own_thread : kernel_threads_;
+      layout.problem_bytes() < options_.parallel_bytes ? scratch.own_thread : kernel_threads_;
   const auto start = SteadyClock::now();
 
-  auto input = pool_.Lease(layout.input_bytes);
+  // Alone, a job's page-locked inputs are read where they are.
+  const Job* in_place = batch.jobs.size() == 1 && CheckInputSizes(*batch.jobs.front()).ok()
+                            ? batch.jobs.front().get()
+                            : nullptr;
+  auto input = pool_.Lease(in_place != nullptr ? layout.gathered_bytes : layout.input_bytes);
   if (!input.ok()) {
     return input.status();
   }
@@ -101,8 +111,8 @@ absl::Status CpuBatchExecutor::Compute(Batch& batch, ThreadPool& own_thread) {
   if (!output.ok()) {
     return output.status();
   }
-  const TensorPointers at = PointInto(layout, input->get(), output->get());
-  const size_t workspace_bytes = CpuWorkspaceBytes(layout.problem, at);
+  AddSegments(input->get(), output->get(), layout, scratch.call, in_place);
+  const size_t workspace_bytes = scratch.call.empty() ? 0 : CpuWorkspaceBytes(scratch.call);
   std::shared_ptr<std::byte> workspace;
   if (workspace_bytes > 0) {
     auto lease = pool_.Lease(static_cast<int64_t>(workspace_bytes));
@@ -112,17 +122,22 @@ absl::Status CpuBatchExecutor::Compute(Batch& batch, ThreadPool& own_thread) {
     workspace = *std::move(lease);
   }
 
-  const std::vector<CopyPiece> pieces = PlanGather(batch, layout);
-  threads.Run(static_cast<int64_t>(pieces.size()), [&](int64_t i) {
-    const CopyPiece& piece = pieces[static_cast<size_t>(i)];
-    std::memcpy(input->get() + piece.to, piece.from.data(), piece.from.size());
+  PlanGather(batch, layout, {.direct = in_place != nullptr}, scratch.plan);
+  copied_bytes_.fetch_add(scratch.plan.gathered_bytes, std::memory_order_relaxed);
+  threads.Run(static_cast<int64_t>(scratch.plan.pieces.size()), [&](int64_t i) {
+    const CopyPiece& piece = scratch.plan.pieces[static_cast<size_t>(i)];
+    if (!piece.direct) {
+      std::memcpy(input->get() + piece.to, piece.from.data(), piece.from.size());
+    }
   });
   const auto gathered = SteadyClock::now();
 
-  const Status status =
-      RunOnCpu(layout.problem, at, Workspace{workspace.get(), workspace_bytes}, threads);
-  if (!status.ok()) {
-    return ToAbslStatus(status);
+  if (!scratch.call.empty()) {
+    const Status status =
+        RunOnCpu(scratch.call, Workspace{workspace.get(), workspace_bytes}, threads);
+    if (!status.ok()) {
+      return ToAbslStatus(status);
+    }
   }
   const BatchTimes times{Between(start, gathered), Between(gathered, SteadyClock::now()),
                          absl::ZeroDuration()};

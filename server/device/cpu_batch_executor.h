@@ -1,6 +1,7 @@
 // Runs batches on the CPU kernels.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -12,7 +13,10 @@
 
 #include "absl/base/thread_annotations.h"
 #include "norm/kernels/thread_pool.h"
+#include "server/device/batch_layout.h"
 #include "server/device/buffer_pool.h"
+#include "server/device/gather_plan.h"
+#include "server/device/kernel_args.h"
 #include "server/observability/metrics.h"
 #include "server/scheduler/batch_executor.h"
 
@@ -48,9 +52,12 @@ class CpuBatchExecutor final : public BatchExecutor {
   int slots() const override { return options_.slots; }
   bool healthy() const override { return true; }
   int64_t max_batch_bytes() const override { return options_.memory_budget_bytes / 2; }
+  absl::StatusOr<InputMemory> LeaseInput(int64_t bytes) override;
   void Start(std::unique_ptr<Batch> batch, BatchDone done) override ABSL_LOCKS_EXCLUDED(mutex_);
 
   PoolUsage memory_usage() const { return pool_.usage(); }
+  /// Bytes that were copied from requests; results are not copied.
+  int64_t host_copied_bytes() const { return copied_bytes_.load(std::memory_order_relaxed); }
 
  private:
   struct Work {
@@ -59,14 +66,22 @@ class CpuBatchExecutor final : public BatchExecutor {
   };
 
   void RunSlot() ABSL_LOCKS_EXCLUDED(mutex_);
+  /// What a slot uses again for every batch.
+  struct Scratch {
+    ThreadPool own_thread{1};
+    BatchLayout layout;
+    GatherPlan plan;
+    KernelCall call;
+  };
   /// Leaves a result for every job.
-  void RunBatch(Batch& batch, ThreadPool& own_thread);
-  absl::Status Compute(Batch& batch, ThreadPool& own_thread);
+  void RunBatch(Batch& batch, Scratch& scratch);
+  absl::Status Compute(Batch& batch, Scratch& scratch);
 
   const CpuBatchExecutorOptions options_;
   Metrics& metrics_;
   BufferPool pool_;
   ThreadPool kernel_threads_;
+  std::atomic<int64_t> copied_bytes_{0};
   std::mutex mutex_;
   std::condition_variable has_work_;
   std::deque<Work> queue_ ABSL_GUARDED_BY(mutex_);

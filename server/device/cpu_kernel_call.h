@@ -1,4 +1,4 @@
-// Runs a problem with the CPU kernels.
+// Runs segments with the CPU kernels.
 #pragma once
 
 #include <cstddef>
@@ -10,10 +10,10 @@
 
 namespace norm::server {
 
-size_t CpuWorkspaceBytes(const NormProblem& problem, const TensorPointers& at);
+/// The call has a segment or more.
+size_t CpuWorkspaceBytes(const KernelCall& call);
 
 /// Complete on return.
-Status RunOnCpu(const NormProblem& problem, const TensorPointers& at, Workspace workspace,
-                ThreadPool& threads);
+Status RunOnCpu(const KernelCall& call, Workspace workspace, ThreadPool& threads);
 
 }  // namespace norm::server

@@ -1,7 +1,6 @@
 #include "server/device/cuda_batch_executor.h"
 
 #include <algorithm>
-#include <cstring>
 #include <exception>
 #include <utility>
 
@@ -9,7 +8,6 @@
 #include "norm/cuda/cuda_status.h"
 #include "norm/cuda/device_guard.h"
 #include "server/device/batch_record.h"
-#include "server/device/cuda_kernel_call.h"
 #include "server/device/cuda_memory.h"
 #include "server/device/kernel_status.h"
 #include "server/scheduler/scheduler.h"
@@ -17,14 +15,25 @@
 namespace norm::server {
 namespace {
 
-// Gathered bytes that are worth a copy of their own: 2 MiB take about 0.2 ms to gather and 40 us to
-// copy, against 3 us to enqueue.
-constexpr int64_t kCopyChunkBytes = int64_t{2} << 20;
 // Slabs up to this size are there before the first request: two of each power of two per slot.
 constexpr int64_t kPrewarmedBytes = int64_t{1} << 20;
 // Polls without result before the completion thread sleeps between them.
 constexpr int kEagerPolls = 200;
 constexpr std::chrono::microseconds kPollInterval(20);
+
+using SteadyClock = std::chrono::steady_clock;
+
+/// ProblemBytes of the jobs, as far as they are not beyond `limit`.
+int64_t BytesUpTo(const Batch& batch, int64_t limit) {
+  int64_t bytes = 0;
+  for (const auto& job : batch.jobs) {
+    bytes += ProblemBytes(job->problem);
+    if (bytes > limit) {
+      break;
+    }
+  }
+  return bytes;
+}
 
 }  // namespace
 
@@ -36,11 +45,16 @@ absl::StatusOr<std::unique_ptr<CudaBatchExecutor>> CudaBatchExecutor::Create(
     if (!slot.ok()) {
       return ToAbslStatus(slot.status());
     }
-    executor->slots_.push_back(std::make_unique<Slot>(std::move(slot).value()));
+    executor->slots_.push_back(std::make_unique<Slot>(
+        std::move(slot).value(), CudaFlightResources{executor->pinned_, executor->device_,
+                                                     executor->copier_, options.ways}));
   }
   // An input and an output for each slot.
   executor->pinned_.Prewarm(kPrewarmedBytes, 2 * options.slots);
   executor->device_.Prewarm(kPrewarmedBytes, 2 * options.slots);
+  for (const auto& slot : executor->slots_) {
+    executor->idle_.push_back(slot.get());
+  }
   for (const auto& slot : executor->slots_) {
     executor->slot_threads_.emplace_back(
         [self = executor.get(), slot = slot.get()] { self->RunSlot(*slot); });
@@ -59,14 +73,15 @@ CudaBatchExecutor::CudaBatchExecutor(const CudaBatchExecutorOptions& options, Me
       device_(DeviceMemory(options.ordinal), options.device_budget_bytes,
               [&metrics, index = options.device_index](PoolUsage usage) {
                 metrics.SetDevicePool(index, usage.used_bytes, usage.free_bytes);
-              }) {}
+              }),
+      copier_(options.copy_helpers) {}
 
 CudaBatchExecutor::~CudaBatchExecutor() {
   {
     std::lock_guard lock(mutex_);
     stopping_ = true;
+    WakeAll();
   }
-  work_changed_.notify_all();
   for (std::thread& thread : slot_threads_) {
     thread.join();
   }
@@ -82,12 +97,36 @@ CudaBatchExecutor::~CudaBatchExecutor() {
 }
 
 void CudaBatchExecutor::Start(std::unique_ptr<Batch> batch, BatchDone done) {
+  bool here = BytesUpTo(*batch, options_.inline_bytes) <= options_.inline_bytes;
+  Slot* slot = nullptr;
   {
     std::lock_guard lock(mutex_);
-    queue_.push_back({std::move(batch), std::move(done)});
+    if (idle_.empty()) {
+      queue_.push_back({std::move(batch), std::move(done)});
+      return;
+    }
+    // The last one to become idle: what it touches is warm.
+    slot = idle_.back();
+    idle_.pop_back();
+    Assign(*slot, {std::move(batch), std::move(done)});
+    // Beside other batches the caller had better bring more meanwhile.
+    here = here && slot->alone;
+    if (here) {
+      slot->assigned = false;
+    } else {
+      slot->wakeup.notify_one();
+    }
   }
-  // All: a slot whose batch is still in flight cannot take this one.
-  work_changed_.notify_all();
+  if (here) {
+    const cuda::DeviceGuard device(options_.ordinal);
+    Run(*slot, device.status());
+  }
+}
+
+void CudaBatchExecutor::Assign(Slot& slot, Work work) {
+  slot.work = std::move(work);
+  slot.assigned = true;
+  slot.alone = idle_.size() + 1 == slots_.size();
 }
 
 void CudaBatchExecutor::RunSlot(Slot& slot) {
@@ -95,129 +134,57 @@ void CudaBatchExecutor::RunSlot(Slot& slot) {
   while (true) {
     {
       std::unique_lock lock(mutex_);
-      work_changed_.wait(
-          lock, [&] { return (!queue_.empty() && !slot.busy) || (queue_.empty() && stopping_); });
-      if (queue_.empty()) {
+      // Queued batches go to the slots that become free, this one among them.
+      slot.wakeup.wait(lock, [&] { return slot.assigned || (stopping_ && queue_.empty()); });
+      if (!slot.assigned) {
         return;
       }
-      slot.flight.work = std::move(queue_.front());
-      queue_.pop_front();
-      slot.busy = true;
+      slot.assigned = false;
     }
-    slot.flight.start = std::chrono::steady_clock::now();
-    absl::Status status;
-    if (!device.status().ok()) {
-      status = Judge(device.status());
-    } else if (!healthy()) {
-      status = LostError();
-    } else {
-      try {
-        status = Enqueue(slot);
-      } catch (const std::exception& error) {
-        status = absl::InternalError(absl::StrCat("CUDA batch failed: ", error.what()));
-      }
-    }
-    if (!status.ok()) {
-      Fail(slot, std::move(status));
-      continue;
-    }
-    {
-      std::lock_guard lock(mutex_);
-      in_flight_.push_back(&slot);
-    }
-    flight_changed_.notify_one();
+    Run(slot, device.status());
   }
 }
 
-absl::Status CudaBatchExecutor::Enqueue(Slot& slot) {
-  Flight& flight = slot.flight;
-  flight.layout = MakeBatchLayout(*flight.work.batch);
-  if (absl::Status status = LeaseMemory(flight); !status.ok()) {
+void CudaBatchExecutor::Run(Slot& slot, const Status& device) {
+  slot.start = SteadyClock::now();
+  if (!device.ok()) {
+    slot.launched = Judge(device);
+  } else if (!healthy()) {
+    slot.launched = LostError();
+  } else {
+    try {
+      slot.launched = Launch(slot);
+    } catch (const std::exception& error) {
+      slot.launched = absl::InternalError(absl::StrCat("CUDA batch failed: ", error.what()));
+    }
+  }
+  {
+    std::lock_guard lock(mutex_);
+    in_flight_.push_back(&slot);
+    flights_.store(in_flight_.size(), std::memory_order_release);
+  }
+  flight_changed_.notify_one();
+}
+
+absl::Status CudaBatchExecutor::Launch(Slot& slot) {
+  const Batch& batch = *slot.work.batch;
+  if (absl::Status status = slot.flight.Prepare(batch, slot.alone); !status.ok()) {
     return status;
   }
-  const TensorPointers at =
-      PointInto(flight.layout, flight.device_input.get(), flight.device_output.get());
-  const size_t workspace_bytes = CudaWorkspaceBytes(flight.layout.problem, at);
-  if (workspace_bytes > 0) {
-    auto workspace = device_.Lease(static_cast<int64_t>(workspace_bytes));
-    if (!workspace.ok()) {
-      return workspace.status();
-    }
-    flight.device_workspace = *std::move(workspace);
-  }
-  const Status status = [&]() -> Status {
-    NORM_RETURN_IF_ERROR(GatherAndCopyIn(slot));
-    NORM_RETURN_IF_ERROR(slot.cuda.BeginCompute());
-    NORM_RETURN_IF_ERROR(EnqueueOnCuda(flight.layout.problem, at,
-                                       {flight.device_workspace.get(), workspace_bytes},
-                                       slot.cuda.compute()));
-    NORM_RETURN_IF_ERROR(slot.cuda.BeginCopyOut());
-    NORM_RETURN_IF_ERROR(CopyOut(slot));
-    return slot.cuda.End();
-  }();
+  const Status status = slot.flight.Enqueue(batch);
   return status.ok() ? absl::OkStatus() : Judge(status);
-}
-
-absl::Status CudaBatchExecutor::LeaseMemory(Flight& flight) {
-  struct Want {
-    BufferPool& pool;
-    int64_t bytes;
-    std::shared_ptr<std::byte>& lease;
-  };
-  const Want wants[] = {
-      {pinned_, flight.layout.input_bytes, flight.pinned_input},
-      {pinned_, flight.layout.output_bytes, flight.pinned_output},
-      {device_, flight.layout.input_bytes, flight.device_input},
-      {device_, flight.layout.output_bytes, flight.device_output},
-  };
-  for (const Want& want : wants) {
-    auto lease = want.pool.Lease(want.bytes);
-    if (!lease.ok()) {
-      return lease.status();
-    }
-    want.lease = *std::move(lease);
-  }
-  return absl::OkStatus();
-}
-
-Status CudaBatchExecutor::GatherAndCopyIn(Slot& slot) {
-  const Flight& flight = slot.flight;
-  NORM_RETURN_IF_ERROR(slot.cuda.BeginCopyIn());
-  std::byte* const pinned = flight.pinned_input.get();
-  std::byte* const device = flight.device_input.get();
-  int64_t copied = 0;
-  const auto copy_up_to = [&](int64_t end) {
-    const int64_t start = std::exchange(copied, end);
-    return slot.cuda.CopyIn(device + start, pinned + start, static_cast<size_t>(end - start));
-  };
-  for (const CopyPiece& piece : PlanGather(*flight.work.batch, flight.layout)) {
-    std::memcpy(pinned + piece.to, piece.from.data(), piece.from.size());
-    const int64_t end = piece.to + static_cast<int64_t>(piece.from.size());
-    if (end - copied >= kCopyChunkBytes) {
-      NORM_RETURN_IF_ERROR(copy_up_to(end));
-    }
-  }
-  return copied < flight.layout.input_bytes ? copy_up_to(flight.layout.input_bytes) : Status();
-}
-
-Status CudaBatchExecutor::CopyOut(Slot& slot) {
-  const Flight& flight = slot.flight;
-  // Tensor by tensor: the padding between them was never written.
-  for (const TensorPlace& place : flight.layout.outputs) {
-    if (place.size_bytes > 0) {
-      NORM_RETURN_IF_ERROR(slot.cuda.CopyOut(flight.pinned_output.get() + place.offset,
-                                             flight.device_output.get() + place.offset,
-                                             static_cast<size_t>(place.size_bytes)));
-    }
-  }
-  return Status();
 }
 
 void CudaBatchExecutor::RunCompletions() {
   const cuda::DeviceGuard device(options_.ordinal);
   std::vector<Slot*> flights;
+  auto last_end = SteadyClock::now();
   int idle_polls = 0;
   while (true) {
+    while (flights_.load(std::memory_order_acquire) == 0 &&
+           SteadyClock::now() - last_end < options_.completion_spin) {
+      std::this_thread::yield();
+    }
     {
       std::unique_lock lock(mutex_);
       flight_changed_.wait(lock, [&] { return !in_flight_.empty() || completions_stopping_; });
@@ -232,6 +199,7 @@ void CudaBatchExecutor::RunCompletions() {
     }
     if (any_done) {
       idle_polls = 0;
+      last_end = SteadyClock::now();
     } else if (++idle_polls < kEagerPolls) {
       std::this_thread::yield();
     } else {
@@ -241,15 +209,18 @@ void CudaBatchExecutor::RunCompletions() {
 }
 
 bool CudaBatchExecutor::PollSlot(Slot& slot) {
-  const Result<bool> done = slot.cuda.IsDone();
+  const Result<bool> done = slot.launched.ok() ? slot.flight.IsDone() : Result<bool>(true);
   if (done.ok() && !done.value()) {
     return false;
   }
   {
     std::lock_guard lock(mutex_);
     in_flight_.erase(std::find(in_flight_.begin(), in_flight_.end(), &slot));
+    flights_.store(in_flight_.size(), std::memory_order_release);
   }
-  if (done.ok()) {
+  if (!slot.launched.ok()) {
+    Fail(slot, slot.launched);
+  } else if (done.ok()) {
     Succeed(slot);
   } else {
     Fail(slot, Judge(done.status()));
@@ -258,15 +229,14 @@ bool CudaBatchExecutor::PollSlot(Slot& slot) {
 }
 
 void CudaBatchExecutor::Succeed(Slot& slot) {
-  Flight& flight = slot.flight;
-  const Result<BatchTimes> times = slot.cuda.Times();
-  if (!times.ok()) {
-    Fail(slot, Judge(times.status()));
-    return;
-  }
+  Batch& batch = *slot.work.batch;
   try {
-    FillResults(flight.layout, flight.pinned_output, *flight.work.batch);
-    RecordBatch(flight.layout, times.value(), options_.device_index, *flight.work.batch, metrics_);
+    const Result<BatchTimes> times = slot.flight.Finish(batch);
+    if (!times.ok()) {
+      Fail(slot, Judge(times.status()));
+      return;
+    }
+    RecordBatch(slot.flight.layout(), times.value(), options_.device_index, batch, metrics_);
   } catch (const std::exception& error) {
     Fail(slot, absl::InternalError(absl::StrCat("CUDA batch failed: ", error.what())));
     return;
@@ -277,25 +247,38 @@ void CudaBatchExecutor::Succeed(Slot& slot) {
 void CudaBatchExecutor::Fail(Slot& slot, absl::Status status) {
   // What was enqueued before the failure may still use the memory; and a refusal may have been the
   // first sign of a poisoned context.
-  const Status rest = slot.cuda.Synchronize();
+  const Status rest = slot.flight.Synchronize();
   if (cuda::IsSticky(rest) && healthy()) {
     status = Judge(rest);
   }
-  FailResults(status, *slot.flight.work.batch);
+  FailResults(status, *slot.work.batch);
   HandBack(slot);
 }
 
 void CudaBatchExecutor::HandBack(Slot& slot) {
-  Work work = std::move(slot.flight.work);
-  metrics_.AddSlotBusy(options_.device_index,
-                       absl::FromChrono(std::chrono::steady_clock::now() - slot.flight.start));
-  slot.flight = Flight();
+  Work work = std::move(slot.work);
+  metrics_.AddSlotBusy(options_.device_index, absl::FromChrono(SteadyClock::now() - slot.start));
+  slot.flight.Release();
   {
     std::lock_guard lock(mutex_);
-    slot.busy = false;
+    if (queue_.empty()) {
+      idle_.push_back(&slot);
+    } else {
+      Assign(slot, std::move(queue_.front()));
+      queue_.pop_front();
+      slot.wakeup.notify_one();
+      if (stopping_ && queue_.empty()) {
+        WakeAll();
+      }
+    }
   }
-  work_changed_.notify_all();
   work.done(std::move(work.batch));
+}
+
+void CudaBatchExecutor::WakeAll() {
+  for (const auto& slot : slots_) {
+    slot->wakeup.notify_one();
+  }
 }
 
 absl::Status CudaBatchExecutor::Judge(const Status& status) {

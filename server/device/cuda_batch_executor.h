@@ -16,9 +16,10 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
-#include "server/device/batch_layout.h"
 #include "server/device/buffer_pool.h"
-#include "server/device/cuda_slot.h"
+#include "server/device/cuda_flight.h"
+#include "server/device/host_copier.h"
+#include "server/device/input_memory.h"
 #include "server/observability/metrics.h"
 #include "server/scheduler/batch_executor.h"
 
@@ -34,11 +35,24 @@ struct CudaBatchExecutorOptions {
   // pinned memory, results that are still being sent.
   int64_t pinned_budget_bytes = int64_t{2} << 30;
   int64_t device_budget_bytes = int64_t{8} << 30;
+  // Threads that share the gathering of large batches with the slots' own.
+  int copy_helpers = 4;
+  // Batches of at most these inputs and outputs are launched by the thread that starts them while
+  // the device is idle. Waking another was seen to take 20 us and more, gathering them takes up to
+  // 30.
+  int64_t inline_bytes = int64_t{512} << 10;
+  // How long the thread that watches for the end of batches goes on looking for new ones before it
+  // sleeps: a wake-up was seen to take 20 us and more.
+  std::chrono::microseconds completion_spin{100};
+  CudaWays ways;
 };
 
-/// Stages:    a slot's thread leases memory, gathers the inputs into pinned memory and enqueues the
-///            copy in (chunk by chunk, while it gathers), the kernels and the copy out. One thread
-///            per GPU polls for the end of the batches in flight and calls `done`.
+/// Stages:    a slot's thread, or for a few rows on an idle device the one that calls Start, leases
+///            memory, gathers the inputs into pinned memory, with helpers where they are large, and
+///            enqueues the copy in (chunk by chunk, while it gathers), the kernels and the copy
+///            out. Small batches stay in pinned memory and are not copied; large mergeable ones go
+///            through an idle device in slices (CudaWays). One thread per GPU polls for the end of
+///            the batches in flight and calls `done`.
 /// Memory:    device memory and pinned inputs return to their pools before `done`; pinned outputs
 ///            when the last copy of their owner goes. No allocation while sizes repeat, no
 ///            device-wide synchronization.
@@ -62,48 +76,50 @@ class CudaBatchExecutor final : public BatchExecutor {
   int64_t max_batch_bytes() const override {
     return std::min(options_.pinned_budget_bytes, options_.device_budget_bytes) / 2;
   }
+  absl::StatusOr<InputMemory> LeaseInput(int64_t bytes) override {
+    return LeaseInputFrom(pinned_, bytes);
+  }
   void Start(std::unique_ptr<Batch> batch, BatchDone done) override ABSL_LOCKS_EXCLUDED(mutex_);
 
   PoolUsage pinned_usage() const { return pinned_.usage(); }
   PoolUsage device_usage() const { return device_.usage(); }
+  /// Bytes that this host's threads copied from requests; results are not copied.
+  int64_t host_copied_bytes() const { return copier_.copied_bytes(); }
 
  private:
   struct Work {
     std::unique_ptr<Batch> batch;
     BatchDone done;
   };
-  /// A batch on its way through a slot, with the memory that the device may be using.
-  struct Flight {
+  struct Slot {
+    Slot(CudaSlot slot, const CudaFlightResources& resources)
+        : flight(std::move(slot), resources) {}
+    // Whose turn it is: in idle_, nobody's; then the launching thread's; in in_flight_, the
+    // completion thread's.
+    CudaFlight flight;
     Work work;
     std::chrono::steady_clock::time_point start;
-    BatchLayout layout;
-    std::shared_ptr<std::byte> pinned_input;
-    std::shared_ptr<std::byte> pinned_output;
-    std::shared_ptr<std::byte> device_input;
-    std::shared_ptr<std::byte> device_output;
-    std::shared_ptr<std::byte> device_workspace;
-  };
-  struct Slot {
-    explicit Slot(CudaSlot cuda_slot) : cuda(std::move(cuda_slot)) {}
-    CudaSlot cuda;
-    Flight flight;      // its thread's until it is in flight, then the completion thread's
-    bool busy = false;  // guarded by mutex_
+    absl::Status launched;
+    std::condition_variable wakeup;  // assigned, or the executor stops
+    bool assigned = false;           // guarded by mutex_: its thread is to run `work`
+    bool alone = false;              // no other slot was busy when it got `work`
   };
 
   CudaBatchExecutor(const CudaBatchExecutorOptions& options, Metrics& metrics);
 
   void RunSlot(Slot& slot) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Assign(Slot& slot, Work work) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Launches the slot's work, whose end comes by the completion thread also when this fails.
+  void Run(Slot& slot, const Status& device) ABSL_LOCKS_EXCLUDED(mutex_);
   void RunCompletions() ABSL_LOCKS_EXCLUDED(mutex_);
   /// Everything up to the last enqueued copy.
-  absl::Status Enqueue(Slot& slot);
-  absl::Status LeaseMemory(Flight& flight);
-  Status GatherAndCopyIn(Slot& slot);
-  Status CopyOut(Slot& slot);
+  absl::Status Launch(Slot& slot);
   /// True when the batch in the slot is over, well or not, and handed back.
   bool PollSlot(Slot& slot);
   void Succeed(Slot& slot);
   void Fail(Slot& slot, absl::Status status);
   void HandBack(Slot& slot) ABSL_LOCKS_EXCLUDED(mutex_);
+  void WakeAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// What a batch that met this error ends with. Marks the device lost when the error is sticky.
   absl::Status Judge(const Status& status);
   absl::Status LostError() const;
@@ -112,16 +128,18 @@ class CudaBatchExecutor final : public BatchExecutor {
   Metrics& metrics_;
   BufferPool pinned_;
   BufferPool device_;
+  HostCopier copier_;
   std::atomic<bool> lost_{false};
 
   std::mutex mutex_;
-  std::condition_variable work_changed_;    // queue_, a slot's `busy`, or stopping_
   std::condition_variable flight_changed_;  // in_flight_, or completions_stopping_
-  std::deque<Work> queue_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Slot*> idle_ ABSL_GUARDED_BY(mutex_);
+  std::deque<Work> queue_ ABSL_GUARDED_BY(mutex_);  // empty while a slot is idle
   std::vector<Slot*> in_flight_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool completions_stopping_ ABSL_GUARDED_BY(mutex_) = false;
 
+  std::atomic<size_t> flights_{0};  // size of in_flight_, for a look without the lock
   std::vector<std::unique_ptr<Slot>> slots_;
   std::vector<std::thread> slot_threads_;
   std::thread completion_thread_;

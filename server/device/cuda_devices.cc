@@ -1,6 +1,8 @@
 #include "server/device/cuda_devices.h"
 
+#include <algorithm>
 #include <cstdlib>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -10,6 +12,11 @@
 #include "server/device/kernel_status.h"
 
 namespace norm::server {
+
+int CountCudaDevices() {
+  const Result<int> count = cuda::DeviceCount();
+  return count.ok() ? count.value() : 0;
+}
 
 FoundDevices FindCudaDevices() {
   FoundDevices found;
@@ -58,6 +65,9 @@ absl::StatusOr<std::unique_ptr<BatchExecutor>> MakeCudaExecutor(const DeviceFact
   cuda.device_index = device_index;
   cuda.ordinal = device.ordinal;
   cuda.slots = options.cuda_slots;
+  // A quarter of the machine at most: the rest receives and sends.
+  cuda.copy_helpers =
+      std::min(cuda.copy_helpers, static_cast<int>(std::thread::hardware_concurrency() / 4));
   cuda.pinned_budget_bytes = options.pinned_memory_bytes;
   if (options.device_memory_bytes.has_value()) {
     cuda.device_budget_bytes = *options.device_memory_bytes;

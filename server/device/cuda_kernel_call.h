@@ -1,4 +1,4 @@
-// Runs a problem with the CUDA kernels.
+// Runs segments with the CUDA kernels.
 #pragma once
 
 #include <cstddef>
@@ -9,11 +9,10 @@
 
 namespace norm::server {
 
-/// For the current device.
-size_t CudaWorkspaceBytes(const NormProblem& problem, const TensorPointers& at);
+/// For the current device. The call has a segment or more.
+size_t CudaWorkspaceBytes(const KernelCall& call);
 
 /// Enqueues on `stream`, whose device must be current; see the kernels for what that promises.
-Status EnqueueOnCuda(const NormProblem& problem, const TensorPointers& at, Workspace workspace,
-                     StreamHandle stream);
+Status EnqueueOnCuda(const KernelCall& call, Workspace workspace, StreamHandle stream);
 
 }  // namespace norm::server

@@ -22,8 +22,10 @@ absl::StatusOr<std::shared_ptr<std::byte>> Share(Result<Buffer> buffer) {
 }  // namespace
 
 MemorySource PinnedMemory() {
-  return
-      [](int64_t bytes) { return Share(cuda::PinnedBuffer::Allocate(static_cast<size_t>(bytes))); };
+  return [](int64_t bytes) {
+    return Share(
+        cuda::PinnedBuffer::Allocate(static_cast<size_t>(bytes), cuda::PinnedMapping::kMapped));
+  };
 }
 
 MemorySource DeviceMemory(int device) {

@@ -5,7 +5,7 @@
 
 namespace norm::server {
 
-/// Page-locked host memory, usable with every device of the process.
+/// Page-locked host memory, mapped for the kernels of every device of the process at its own address.
 MemorySource PinnedMemory();
 /// Memory of one device.
 MemorySource DeviceMemory(int device);

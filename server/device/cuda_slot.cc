@@ -1,34 +1,31 @@
 #include "server/device/cuda_slot.h"
 
 #include <utility>
-#include <vector>
 
 #include "norm/cuda/copy.h"
 
 namespace norm::server {
 namespace {
 
-/// Sets `elapsed` to the time between two completed events.
-Status Measure(const cuda::Event& from, const cuda::Event& to, absl::Duration& elapsed) {
+/// Adds the time between two completed events to `elapsed`.
+Status AddElapsed(const cuda::Event& from, const cuda::Event& to, absl::Duration& elapsed) {
   const Result<float> milliseconds = cuda::ElapsedMs(from, to);
   NORM_RETURN_IF_ERROR(milliseconds.status());
-  elapsed = absl::Milliseconds(static_cast<double>(milliseconds.value()));
+  elapsed += absl::Milliseconds(static_cast<double>(milliseconds.value()));
   return Status();
 }
 
 }  // namespace
 
-CudaSlot::CudaSlot(cuda::Stream copy_in, cuda::Stream compute, cuda::Stream copy_out,
-                   cuda::Event start, cuda::Event copied_in, cuda::Event computing,
-                   cuda::Event computed, cuda::Event end)
-    : copy_in_(std::move(copy_in)),
-      compute_(std::move(compute)),
-      copy_out_(std::move(copy_out)),
-      start_(std::move(start)),
-      copied_in_(std::move(copied_in)),
-      computing_(std::move(computing)),
-      computed_(std::move(computed)),
-      end_(std::move(end)) {}
+CudaSlot::CudaSlot(std::vector<cuda::Stream> streams, std::vector<cuda::Event> events,
+                   std::vector<KernelEvents> kernels)
+    : copy_in_(std::move(streams[0])),
+      compute_(std::move(streams[1])),
+      copy_out_(std::move(streams[2])),
+      start_(std::move(events[0])),
+      copied_in_(std::move(events[1])),
+      end_(std::move(events[2])),
+      kernels_(std::move(kernels)) {}
 
 Result<CudaSlot> CudaSlot::Create(int device) {
   std::vector<cuda::Stream> streams;
@@ -38,44 +35,79 @@ Result<CudaSlot> CudaSlot::Create(int device) {
     streams.push_back(std::move(stream).value());
   }
   std::vector<cuda::Event> events;
-  for (int i = 0; i < 5; ++i) {
+  for (int i = 0; i < 3 + 2 * kMaxSlices; ++i) {
     Result<cuda::Event> event = cuda::Event::Create(device, cuda::EventTiming::kEnabled);
     NORM_RETURN_IF_ERROR(event.status());
     events.push_back(std::move(event).value());
   }
-  return CudaSlot(std::move(streams[0]), std::move(streams[1]), std::move(streams[2]),
-                  std::move(events[0]), std::move(events[1]), std::move(events[2]),
-                  std::move(events[3]), std::move(events[4]));
+  std::vector<KernelEvents> kernels;
+  for (size_t i = 3; i < events.size(); i += 2) {
+    kernels.push_back({std::move(events[i]), std::move(events[i + 1])});
+  }
+  return CudaSlot(std::move(streams), std::move(events), std::move(kernels));
 }
 
-Status CudaSlot::BeginCopyIn() { return start_.Record(copy_in_.view()); }
-
-Status CudaSlot::CopyIn(void* device_memory, const void* pinned, size_t size_bytes) {
-  return cuda::CopyAsync(device_memory, pinned, size_bytes, copy_in_.view());
+Status CudaSlot::Begin() {
+  mapped_ = false;
+  slices_ = 0;
+  return start_.Record(copy_in_.view());
 }
 
-Status CudaSlot::BeginCompute() {
+Status CudaSlot::CopyIn(void* device_memory, const void* host, size_t size_bytes) {
+  return cuda::CopyAsync(device_memory, host, size_bytes, copy_in_.view());
+}
+
+Status CudaSlot::BeginKernel() {
+  // A wait is for the record it finds: the next slice may record the event anew.
   NORM_RETURN_IF_ERROR(copied_in_.Record(copy_in_.view()));
   NORM_RETURN_IF_ERROR(compute_.view().WaitFor(copied_in_));
-  return computing_.Record(compute_.view());
+  return kernels_[slices_].begin.Record(compute_.view());
 }
 
-Status CudaSlot::BeginCopyOut() {
-  NORM_RETURN_IF_ERROR(computed_.Record(compute_.view()));
-  return copy_out_.view().WaitFor(computed_);
+Status CudaSlot::EndKernel() {
+  const cuda::Event& end = kernels_[slices_].end;
+  NORM_RETURN_IF_ERROR(kernels_[slices_++].end.Record(compute_.view()));
+  return copy_out_.view().WaitFor(end);
 }
 
-Status CudaSlot::CopyOut(void* pinned, const void* device_memory, size_t size_bytes) {
-  return cuda::CopyAsync(pinned, device_memory, size_bytes, copy_out_.view());
+Status CudaSlot::CopyOut(void* host, const void* device_memory, size_t size_bytes) {
+  return cuda::CopyAsync(host, device_memory, size_bytes, copy_out_.view());
 }
 
 Status CudaSlot::End() { return end_.Record(copy_out_.view()); }
 
+Status CudaSlot::BeginMapped() {
+  mapped_ = true;
+  copies_mapped_ = false;
+  slices_ = 1;
+  return Status();
+}
+
+Status CudaSlot::CopyInMapped(void* device_memory, const void* host, size_t size_bytes) {
+  if (!std::exchange(copies_mapped_, true)) {
+    NORM_RETURN_IF_ERROR(start_.Record(compute_.view()));
+  }
+  return cuda::CopyAsync(device_memory, host, size_bytes, compute_.view());
+}
+
+Status CudaSlot::BeginMappedKernel() { return kernels_[0].begin.Record(compute_.view()); }
+
+Status CudaSlot::EndMapped() { return kernels_[0].end.Record(compute_.view()); }
+
+Result<bool> CudaSlot::IsDone() const { return mapped_ ? kernels_[0].end.IsDone() : end_.IsDone(); }
+
 Result<BatchTimes> CudaSlot::Times() const {
   BatchTimes times;
-  NORM_RETURN_IF_ERROR(Measure(start_, copied_in_, times.copy_in));
-  NORM_RETURN_IF_ERROR(Measure(computing_, computed_, times.kernel));
-  NORM_RETURN_IF_ERROR(Measure(computed_, end_, times.copy_out));
+  for (size_t i = 0; i < slices_; ++i) {
+    NORM_RETURN_IF_ERROR(AddElapsed(kernels_[i].begin, kernels_[i].end, times.kernel));
+  }
+  if (mapped_ && copies_mapped_) {
+    NORM_RETURN_IF_ERROR(AddElapsed(start_, kernels_[0].begin, times.copy_in));
+  }
+  if (!mapped_) {
+    NORM_RETURN_IF_ERROR(AddElapsed(start_, copied_in_, times.copy_in));
+    NORM_RETURN_IF_ERROR(AddElapsed(kernels_[0].end, end_, times.copy_out));
+  }
   return times;
 }
 

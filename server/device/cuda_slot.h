@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <vector>
 
 #include "norm/cuda/event.h"
 #include "norm/cuda/stream.h"
@@ -11,42 +12,61 @@
 namespace norm::server {
 
 /// Three streams, so that one slot's copies run beside the kernels and the opposite copies of
-/// others. Calls go in the order of the declarations; each stage starts on the device when the one
-/// before is done.
+/// others, and of its own when a batch comes in slices.
 ///
+/// Staged:  Begin, then for each slice CopyIn any number of times, BeginKernel, work on compute(),
+///          EndKernel, CopyOut any number of times; then End. Each step of a slice starts on the
+///          device when the one before is done.
+/// Mapped:  BeginMapped, CopyInMapped where kernels do not read host memory, BeginMappedKernel, work
+///          on compute(), which writes host memory, EndMapped. All on one stream.
 /// Threads: one at a time; its device must be current. None of the calls but Synchronize blocks.
 class CudaSlot {
  public:
+  /// Slices of one batch.
+  static constexpr int kMaxSlices = 32;
+
   static Result<CudaSlot> Create(int device);
 
-  Status BeginCopyIn();
-  /// Any number of times.
-  Status CopyIn(void* device_memory, const void* pinned, size_t size_bytes);
-  Status BeginCompute();
+  Status Begin();
+  Status CopyIn(void* device_memory, const void* host, size_t size_bytes);
+  Status BeginKernel();
   StreamHandle compute() const { return compute_.view().handle(); }
-  Status BeginCopyOut();
-  Status CopyOut(void* pinned, const void* device_memory, size_t size_bytes);
+  Status EndKernel();
+  Status CopyOut(void* host, const void* device_memory, size_t size_bytes);
   Status End();
 
-  /// Whether everything up to End is done; an error of that work.
-  Result<bool> IsDone() const { return end_.IsDone(); }
-  /// Of a slot that is done.
+  Status BeginMapped();
+  Status CopyInMapped(void* device_memory, const void* host, size_t size_bytes);
+  Status BeginMappedKernel();
+  Status EndMapped();
+
+  /// Whether everything up to End or EndMapped is done; an error of that work.
+  Result<bool> IsDone() const;
+  /// Of a slot that is done. The copy times of slices run from the first to the last, beside each
+  /// other and the kernels, whose times are added.
   Result<BatchTimes> Times() const;
   /// Waits for whatever was enqueued.
   Status Synchronize() const;
 
  private:
-  CudaSlot(cuda::Stream copy_in, cuda::Stream compute, cuda::Stream copy_out, cuda::Event start,
-           cuda::Event copied_in, cuda::Event computing, cuda::Event computed, cuda::Event end);
+  struct KernelEvents {
+    cuda::Event begin;
+    cuda::Event end;
+  };
+
+  CudaSlot(std::vector<cuda::Stream> streams, std::vector<cuda::Event> events,
+           std::vector<KernelEvents> kernels);
 
   cuda::Stream copy_in_;
   cuda::Stream compute_;
   cuda::Stream copy_out_;
   cuda::Event start_;
-  cuda::Event copied_in_;
-  cuda::Event computing_;
-  cuda::Event computed_;
+  cuda::Event copied_in_;  // the last slice so far
   cuda::Event end_;
+  std::vector<KernelEvents> kernels_;  // by slice
+  size_t slices_ = 0;                  // of the batch so far
+  bool mapped_ = false;
+  bool copies_mapped_ = false;  // a mapped batch with CopyInMapped
 };
 
 }  // namespace norm::server

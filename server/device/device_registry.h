@@ -40,6 +40,10 @@ struct FoundDevices {
 /// Errors: FAILED_PRECONDITION, one line, when `selection` leaves none.
 absl::StatusOr<FoundDevices> FindDevices(DeviceSelection selection);
 
+/// GPUs that the CUDA runtime sees, usable or not; 0 without a CUDA backend or driver. Makes no
+/// context.
+int CountCudaDevices();
+
 struct DeviceOptions {
   int cuda_slots = 3;
   int64_t pinned_memory_bytes = int64_t{2} << 30;  // per GPU

@@ -1,5 +1,7 @@
 #include "server/device/kernel_args.h"
 
+#include <algorithm>
+
 namespace norm::server {
 namespace {
 
@@ -127,6 +129,45 @@ BatchNormBackwardArgs MakeBatchNormBackwardArgs(const NormProblem& problem,
   args.weight_dtype = problem.weight_dtype;
   args.eps = problem.eps;
   return args;
+}
+
+void KernelCall::Clear() {
+  segments_ = 0;
+  std::apply([](auto&... lists) { (lists.clear(), ...); }, lists_);
+}
+
+void KernelCall::GroupAlike() {
+  const auto by_batch = [](const auto& a, const auto& b) { return a.shape.batch < b.shape.batch; };
+  auto& forward = std::get<std::vector<BatchNormForwardArgs>>(lists_);
+  auto& backward = std::get<std::vector<BatchNormBackwardArgs>>(lists_);
+  std::sort(forward.begin(), forward.end(), by_batch);
+  std::sort(backward.begin(), backward.end(), by_batch);
+}
+
+template <typename Args>
+Status KernelCall::AddChecked(const Args& args) {
+  NORM_RETURN_IF_ERROR(Validate(args));
+  std::get<std::vector<Args>>(lists_).push_back(args);
+  ++segments_;
+  return Status();
+}
+
+Status KernelCall::Add(const NormProblem& problem, const TensorPointers& at) {
+  op_ = problem.op;
+  direction_ = problem.direction;
+  const bool forward = direction_ == Direction::kForward;
+  switch (op_) {
+    case Op::kRmsNorm:
+      return forward ? AddChecked(MakeRmsNormForwardArgs(problem, at))
+                     : AddChecked(MakeRmsNormBackwardArgs(problem, at));
+    case Op::kLayerNorm:
+      return forward ? AddChecked(MakeLayerNormForwardArgs(problem, at))
+                     : AddChecked(MakeLayerNormBackwardArgs(problem, at));
+    case Op::kBatchNorm:
+      break;
+  }
+  return forward ? AddChecked(MakeBatchNormForwardArgs(problem, at))
+                 : AddChecked(MakeBatchNormBackwardArgs(problem, at));
 }
 
 }  // namespace norm::server

@@ -2,6 +2,8 @@
 
 namespace norm::server {
 
+int CountCudaDevices() { return 0; }
+
 FoundDevices FindCudaDevices() { return {{}, {"this build has no CUDA backend"}}; }
 
 absl::StatusOr<std::unique_ptr<BatchExecutor>> MakeCudaExecutor(const DeviceFacts&, int,

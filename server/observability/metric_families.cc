@@ -21,8 +21,9 @@ using Labels = std::vector<ClientMetric::Label>;
 
 constexpr const char* kStageNames[kStageCount] = {"decode",   "queue",  "copy_in", "kernel",
                                                   "copy_out", "encode", "send"};
-constexpr const char* kRejectNames[kRejectReasonCount] = {"queue_full", "byte_budget", "too_large",
-                                                          "draining",   "no_device",   "invalid"};
+constexpr const char* kRejectNames[kRejectReasonCount] = {
+    "queue_full", "byte_budget", "too_large", "draining",    "no_device",
+    "invalid",    "displaced",   "deadline",  "unsent_bytes"};
 constexpr const char* kTransportNames[kTransportKindCount] = {"grpc"};
 
 MetricFamily Family(std::string name, std::string help, MetricType type) {
@@ -211,11 +212,16 @@ void CollectTransport(const Metrics::Impl& m, std::vector<MetricFamily>& out) {
   }
   out.push_back(std::move(bytes));
   MetricFamily rejected = Family(
-      "normd_rejected_total", "Requests turned away before they were queued", MetricType::Counter);
+      "normd_rejected_total", "Requests turned away without being computed", MetricType::Counter);
   for (size_t i = 0; i < kRejectReasonCount; ++i) {
     AddCounter(rejected, {{"reason", kRejectNames[i]}}, Value(m.rejected[i]));
   }
   out.push_back(std::move(rejected));
+  MetricFamily timeouts =
+      Family("normd_write_timeouts_total",
+             "Calls broken off since their reader did not take a response", MetricType::Counter);
+  AddCounter(timeouts, {}, Value(m.write_timeouts));
+  out.push_back(std::move(timeouts));
   MetricFamily errors =
       Family("normd_cuda_errors_total", "Errors of the CUDA runtime; sticky ones lose the device",
              MetricType::Counter);
@@ -236,6 +242,7 @@ void CollectGauges(const Metrics::Impl& m, std::vector<MetricFamily>& out) {
   gauge("normd_in_flight_bytes", "Tensor bytes of accepted requests", Value(m.in_flight_bytes));
   gauge("normd_in_flight_bytes_limit", "Admission limit of in_flight_bytes",
         Value(m.in_flight_bytes_limit));
+  gauge("normd_unsent_bytes", "Responses that wait for their readers", Value(m.unsent_bytes));
   gauge("normd_streams", "Open NormalizeStream calls", Value(m.streams));
   gauge("normd_ready", "1 while the server takes requests", Value(m.ready));
   gauge("normd_draining", "1 from the first SIGTERM on", Value(m.draining));

@@ -129,6 +129,14 @@ void Metrics::SetDevicePool(int device_index, int64_t used_bytes, int64_t free_b
 
 void Metrics::SetReady(bool ready) { impl_->ready.store(ready ? 1 : 0); }
 void Metrics::SetDraining(bool draining) { impl_->draining.store(draining ? 1 : 0); }
+void Metrics::SetUnsent(int64_t bytes) {
+  impl_->unsent_bytes.store(bytes, std::memory_order_relaxed);
+}
+
+void Metrics::RecordWriteTimeout() {
+  impl_->write_timeouts.fetch_add(1, std::memory_order_relaxed);
+}
+
 void Metrics::AddStreams(int64_t delta) {
   impl_->streams.fetch_add(delta, std::memory_order_relaxed);
 }

@@ -18,16 +18,19 @@ namespace norm::server {
 enum class Stage : uint8_t { kDecode, kQueue, kCopyIn, kKernel, kCopyOut, kEncode, kSend };
 inline constexpr int kStageCount = 7;
 
-/// Why a request was turned away before it was queued.
+/// Why a request was turned away: before it was queued, but for kDisplaced.
 enum class RejectReason : uint8_t {
   kQueueFull,
   kByteBudget,
   kTooLarge,
   kDraining,
   kNoDevice,
-  kInvalid
+  kInvalid,
+  kDisplaced,    // out of a full queue, by a connection with less than its part
+  kDeadline,     // would have waited beyond its deadline
+  kUnsentBytes,  // its connection does not read the responses it has
 };
-inline constexpr int kRejectReasonCount = 6;
+inline constexpr int kRejectReasonCount = 9;
 
 /// How tensors reach the server. Shared memory and CUDA IPC will join.
 enum class TransportKind : uint8_t { kGrpc };
@@ -89,6 +92,10 @@ class Metrics {
   void SetReady(bool ready);
   void SetDraining(bool draining);
   void AddStreams(int64_t delta);
+  /// Responses that wait for their readers.
+  void SetUnsent(int64_t bytes);
+  /// A call was broken off since its reader did not take a response in time.
+  void RecordWriteTimeout();
 
   struct StageTotal {
     uint64_t requests = 0;

@@ -139,6 +139,8 @@ class Metrics::Impl : public prometheus::Collectable {
   Gauge in_flight_bytes{0};
   Gauge in_flight_bytes_limit{0};
   Gauge streams{0};
+  Gauge unsent_bytes{0};
+  Counter write_timeouts{0};
   Gauge ready{0};
   Gauge draining{0};
 };

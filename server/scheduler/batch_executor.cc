@@ -10,8 +10,12 @@ const char* BatchCloseReasonName(BatchCloseReason reason) {
       return "rows";
     case BatchCloseReason::kBytes:
       return "bytes";
+    case BatchCloseReason::kSegments:
+      return "segments";
     case BatchCloseReason::kSingle:
       return "single";
+    case BatchCloseReason::kDelay:
+      return "delay";
   }
   return "unknown";
 }

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "server/scheduler/job.h"
 
 namespace norm::server {
@@ -15,18 +16,23 @@ enum class BatchCloseReason : uint8_t {
   kSlotFree,  // an executor slot was free: everything compatible goes now
   kRows,      // max_batch_rows reached
   kBytes,     // max_batch_bytes reached
-  kSingle,    // the job cannot be merged
+  kSegments,  // kMaxBatchSegments reached
+  kSingle,    // the job is so large that it travels alone
+  kDelay,     // jobs gathered for max_queue_delay, and a slot was free
 };
-inline constexpr int kBatchCloseReasonCount = 4;
+inline constexpr int kBatchCloseReasonCount = 6;
 
-/// "slot_free", "rows", "bytes", "single": the label values of batch_close_total.
+/// "slot_free", "rows", "bytes", "segments", "single", "delay": the label values of
+/// batch_close_total.
 const char* BatchCloseReasonName(BatchCloseReason reason);
 std::vector<std::string> BatchCloseReasonNames();
 
-/// Jobs that share one launch: one job, or mergeable jobs that are equal in all but their rows
-/// (same key, same parameters bytes). Never empty.
+/// Jobs that share one launch (equal BatchKey), those of one segment side by side: one job, or
+/// mergeable jobs that are equal in all but their rows (equal SegmentKey). Never empty.
 struct Batch {
   std::vector<std::unique_ptr<Job>> jobs;
+  /// How many of them each segment has, in order. Empty: all of them are one segment.
+  std::vector<int64_t> segment_jobs;
   BatchCloseReason reason = BatchCloseReason::kSingle;
   absl::Time started;              // set by the scheduler when it hands the batch over
   std::vector<JobResult> results;  // filled by the executor, one per job, in order
@@ -55,6 +61,10 @@ class BatchExecutor {
   /// Largest total of input and output bytes (ProblemBytes) a single batch may take; a request with
   /// more is RESOURCE_EXHAUSTED on admission. Leaves room for the workspace.
   virtual int64_t max_batch_bytes() const = 0;
+
+  /// Memory for inputs that come before their job. Errors: UNAVAILABLE when what is leased leaves
+  /// no room for batches beside it, RESOURCE_EXHAUSTED when there is too little in all.
+  virtual absl::StatusOr<InputMemory> LeaseInput(int64_t bytes) = 0;
 
   virtual void Start(std::unique_ptr<Batch> batch, BatchDone done) = 0;
 };

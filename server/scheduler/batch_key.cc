@@ -4,24 +4,32 @@
 
 namespace norm::server {
 
-BatchKey MakeBatchKey(const Job& job, ParameterInterner& parameters) {
+JobKeys MakeJobKeys(const Job& job, ParameterInterner& parameters) {
   const NormProblem& problem = job.problem;
-  BatchKey key;
-  key.op = problem.op;
-  key.dtype = problem.dtype;
-  key.weight_dtype = problem.weight_dtype;
-  key.rounding = problem.rounding;
-  key.inputs = problem.inputs;
-  key.outputs = problem.outputs;
-  key.hidden_size = problem.hidden_size;
-  if (problem.op == Op::kBatchNorm && !IsChannelsLast(problem.batch_norm_shape)) {
-    key.channels_last = false;
-    key.spatial = problem.batch_norm_shape.spatial;
+  JobKeys keys;
+  keys.batch.op = problem.op;
+  keys.batch.direction = problem.direction;
+  keys.batch.dtype = problem.dtype;
+  keys.batch.weight_dtype = problem.weight_dtype;
+  keys.batch.hidden_size = problem.hidden_size;
+  if (problem.op == Op::kBatchNorm) {
+    const BatchNormShape shape = LaunchShape(problem);
+    keys.batch.mode = problem.batch_norm_mode;
+    keys.batch.layout = shape.layout;
+    keys.batch.spatial = shape.spatial;
   }
-  key.eps_bits = std::bit_cast<uint64_t>(problem.eps);
-  key.weight_offset_bits = std::bit_cast<uint64_t>(problem.weight_offset);
-  key.parameters = parameters.Intern(job);
-  return key;
+  if (IsRowMergeable(problem)) {
+    SegmentKey& segment = keys.segment.emplace();
+    segment.rounding = problem.rounding;
+    segment.inputs = problem.inputs;
+    segment.outputs = problem.outputs;
+    segment.eps_bits = std::bit_cast<uint64_t>(problem.eps);
+    segment.weight_offset_bits = std::bit_cast<uint64_t>(problem.weight_offset);
+    segment.parameters = parameters.Intern(job);
+  }
+  return keys;
 }
+
+bool SharesLaunches(const NormProblem& problem) { return ProblemBytes(problem) < kMinLoneJobBytes; }
 
 }  // namespace norm::server

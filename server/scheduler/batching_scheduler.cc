@@ -1,6 +1,5 @@
 #include "server/scheduler/batching_scheduler.h"
 
-#include <algorithm>
 #include <numeric>
 #include <optional>
 #include <string>
@@ -12,10 +11,13 @@
 namespace norm::server {
 namespace {
 
-// Draining and device loss end with another process; a second is a load balancer's reaction time.
+// Device loss ends with another process; a second is a load balancer's reaction time.
 constexpr absl::Duration kReplacementRetryAfter = absl::Seconds(1);
 // Departed callers are looked for at most this often: a scan visits every waiting job.
 constexpr absl::Duration kReapInterval = absl::Milliseconds(1);
+
+/// What a job adds to those in flight: a reserved one was counted before.
+int64_t CountedBytes(const Job& job) { return job.reserved ? 0 : ProblemBytes(job.problem); }
 
 int TotalSlots(const std::vector<BatchExecutor*>& executors) {
   return std::accumulate(executors.begin(), executors.end(), 0,
@@ -39,8 +41,14 @@ BatchingScheduler::BatchingScheduler(std::vector<BatchExecutor*> executors,
       metrics_(metrics),
       total_slots_(TotalSlots(executors_)),
       largest_job_bytes_(LargestJobBytes(executors_)),
+      queue_({.request_cost_bytes = options_.request_cost_bytes,
+              .bulk_share_percent = options_.bulk_share_percent,
+              .full_rows = options_.max_batch_rows,
+              .full_bytes = options_.max_batch_bytes}),
       largest_healthy_bytes_(largest_job_bytes_) {
-  for (const BatchExecutor* e : executors_) devices_.push_back(Device{e->slots(), 0});
+  for (const BatchExecutor* e : executors_) {
+    devices_.push_back(Device{e->slots(), std::max(1, e->slots() - options_.express_slots)});
+  }
   metrics_.SetInFlightLimit(options_.max_in_flight_bytes);
   if (options_.reaping == Reaping::kTimerThread) {
     timer_ = std::thread([this] { RunTimer(); });
@@ -67,103 +75,69 @@ BatchingScheduler::~BatchingScheduler() {
 absl::Status BatchingScheduler::Submit(std::unique_ptr<Job>& job) {
   const int64_t bytes = ProblemBytes(job->problem);
   const absl::Time now = clock_.Now();
+  const bool gathers =
+      options_.max_queue_delay > absl::ZeroDuration() && SharesLaunches(job->problem);
   Effects effects;
+  absl::Status status;
   {
     std::lock_guard lock(mutex_);
     const size_t device = FreeDevice(bytes);
-    if (absl::Status status = Admit(*job, bytes, now); !status.ok()) {
-      return status;
+    const bool waits = device == devices_.size() || gathers;
+    status = CheckJob(*job, bytes, now);
+    if (!job->reserved) {
+      if (status.ok() && device == devices_.size()) status = CheckWait(*job, now);
+      if (status.ok()) status = MakeRoom(*job, bytes, waits, effects);
     }
-    if (device == devices_.size() && queue_.size() + filing_jobs_ >= options_.max_queue_requests) {
-      return Refuse(RejectReason::kQueueFull,
-                    absl::StrCat("queue is full: ", queue_.size() + filing_jobs_,
-                                 " requests wait, the limit is ", options_.max_queue_requests),
-                    service_.RetryAfter(queue_.size(), total_slots_));
-    }
+    if (!status.ok()) return status;
     job->submitted = now;
     ++in_flight_requests_;
-    in_flight_bytes_ += bytes;
-    if (device != devices_.size()) {
+    in_flight_bytes_ += CountedBytes(*job);
+    flows_.Accept(job->flow, CountedBytes(*job), waits);
+    if (waits) {
+      ++filing_jobs_;
+    } else {
       auto batch = std::make_unique<Batch>();
       batch->reason =
-          IsRowMergeable(job->problem) ? BatchCloseReason::kSlotFree : BatchCloseReason::kSingle;
+          SharesLaunches(job->problem) ? BatchCloseReason::kSlotFree : BatchCloseReason::kSingle;
       batch->jobs.push_back(std::move(job));
       AddLaunch(device, std::move(batch), now, effects);
-    } else {
-      ++filing_jobs_;
     }
     PublishLoad();
   }
-  if (job != nullptr) {
-    WaitInQueue(std::move(job));
-  } else {
-    Apply(std::move(effects));
-  }
+  Apply(std::move(effects));
+  if (job != nullptr) WaitInQueue(std::move(job));
   return absl::OkStatus();
 }
 
 void BatchingScheduler::WaitInQueue(std::unique_ptr<Job> job) {
-  std::optional<BatchKey> key;
-  if (IsRowMergeable(job->problem)) {
-    key = MakeBatchKey(*job, parameters_);
+  std::optional<JobKeys> keys;
+  if (SharesLaunches(job->problem)) {
+    keys = MakeJobKeys(*job, parameters_);
   }
   Effects effects;
   {
     std::lock_guard lock(mutex_);
     --filing_jobs_;
-    const absl::Time order_time = std::min(job->deadline, job->submitted + options_.max_deference);
-    if (job->deadline < timer_until_) {
-      timer_wakeup_.notify_one();
+    absl::Time hold_until = absl::InfinitePast();
+    if (keys.has_value() && options_.max_queue_delay > absl::ZeroDuration()) {
+      // Not so long that the launch would come too late.
+      const absl::Duration service = service_.Service(1.0, static_cast<double>(queue_.Cost(*job)));
+      hold_until = std::min(job->submitted + options_.max_queue_delay, job->deadline - service);
     }
-    queue_.Push(std::move(job), std::move(key), order_time);
+    const absl::Time order_time = OrderTime(*job, job->submitted);
+    queue_.Push(std::move(job), std::move(keys), order_time, hold_until);
+    if (NextWakeup() < timer_until_) timer_wakeup_.notify_one();
     // A slot may have freed, or the last healthy device gone, while the key was made.
     Dispatch(clock_.Now(), effects);
   }
   Apply(std::move(effects));
 }
 
-absl::Status BatchingScheduler::Admit(const Job& job, int64_t bytes, absl::Time now) {
-  if (draining_) {
-    return Refuse(RejectReason::kDraining, "server is draining", kReplacementRetryAfter);
-  }
-  const int64_t limit = std::min(largest_job_bytes_, options_.max_in_flight_bytes);
-  if (bytes > limit) {
-    metrics_.RecordRejected(RejectReason::kTooLarge);
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "request takes ", bytes, " bytes of inputs and outputs, the limit is ", limit,
-        limit == largest_job_bytes_ ? " (one launch of any device)" : " (all requests in flight)"));
-  }
-  if (job.deadline <= now) {
-    metrics_.RecordDeadlineExceeded(Stage::kQueue);
-    return absl::DeadlineExceededError("deadline passed before the request was queued");
-  }
-  if (IsCancelled(job)) {
-    metrics_.RecordCancelled(Stage::kQueue);
-    return absl::CancelledError("caller left before the request was queued");
-  }
-  if (bytes > LargestHealthyBytes()) {
-    return Refuse(RejectReason::kNoDevice, "no healthy device takes this request",
-                  kReplacementRetryAfter);
-  }
-  if (bytes > options_.max_in_flight_bytes - in_flight_bytes_) {
-    return Refuse(RejectReason::kByteBudget,
-                  absl::StrCat("requests in flight take ", in_flight_bytes_, " bytes and this one ",
-                               bytes, ", the limit is ", options_.max_in_flight_bytes),
-                  service_.RetryAfter(queue_.size(), total_slots_));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status BatchingScheduler::Refuse(RejectReason reason, const std::string& message,
-                                       absl::Duration retry_after) {
-  metrics_.RecordRejected(reason);
-  return WithRetryAfter(absl::UnavailableError(message), retry_after);
-}
-
 size_t BatchingScheduler::FreeDevice(int64_t bytes) const {
   size_t best = devices_.size();
   for (size_t i = 0; i < devices_.size(); ++i) {
     if (devices_[i].free_slots > 0 && executors_[i]->healthy() &&
+        (bytes <= options_.express_bytes || devices_[i].other_slots > 0) &&
         bytes <= executors_[i]->max_batch_bytes() &&
         (best == devices_.size() ||
          devices_[i].outstanding_bytes < devices_[best].outstanding_bytes)) {
@@ -191,14 +165,18 @@ void BatchingScheduler::AddLaunch(size_t device, std::unique_ptr<Batch> batch, a
     metrics_.RecordStage(Stage::kQueue, now - job->submitted);
   }
   batch->started = now;
+  // Filled for an express slot, parameters counted once, or small by itself.
+  const bool express = bytes <= options_.express_bytes || devices_[device].other_slots == 0;
   --devices_[device].free_slots;
+  if (!express) --devices_[device].other_slots;
   devices_[device].outstanding_bytes += bytes;
-  effects.launches.push_back(Launch{device, bytes, std::move(batch)});
+  effects.launches.push_back(Launch{device, bytes, express, std::move(batch)});
 }
 
 void BatchingScheduler::Settle(const Job& job) {
   --in_flight_requests_;
-  in_flight_bytes_ -= ProblemBytes(job.problem);
+  in_flight_bytes_ -= CountedBytes(job);
+  flows_.Settle(job.flow, CountedBytes(job));
   ++ending_jobs_;
 }
 
@@ -214,6 +192,7 @@ void BatchingScheduler::Forget(size_t jobs) {
 void BatchingScheduler::End(std::vector<std::unique_ptr<Job>> jobs, const absl::Status& status,
                             Effects& effects) {
   for (auto& job : jobs) {
+    flows_.StopWaiting(job->flow);
     Settle(*job);
     effects.endings.push_back(Ending{std::move(job), status});
   }
@@ -237,6 +216,7 @@ void BatchingScheduler::EndExpired(absl::Time now, Effects& effects) {
 
 void BatchingScheduler::Dispatch(absl::Time now, Effects& effects) {
   EndExpired(now, effects);
+  queue_.Release(now);
   const int64_t largest = LargestHealthyBytes();
   if (largest < largest_healthy_bytes_ || largest < 0) {
     End(queue_.TakeLargerThan(largest),
@@ -265,12 +245,15 @@ void BatchingScheduler::FillSlots(absl::Time now, Effects& effects) {
       if (devices_[i].free_slots == 0 || !executors_[i]->healthy()) {
         continue;
       }
-      const int64_t device_bytes = executors_[i]->max_batch_bytes();
+      int64_t device_bytes = executors_[i]->max_batch_bytes();
+      if (devices_[i].other_slots == 0)
+        device_bytes = std::min(device_bytes, options_.express_bytes);
       JobQueue::Popped popped =
           queue_.PopBatch({options_.max_batch_rows,
                            std::min(options_.max_batch_bytes, device_bytes), device_bytes});
       EndCancelled(std::move(popped.cancelled), effects);
       if (popped.batch != nullptr) {
+        for (const auto& job : popped.batch->jobs) flows_.StopWaiting(job->flow);
         AddLaunch(i, std::move(popped.batch), now, effects);
         progress = true;
         break;
@@ -281,11 +264,11 @@ void BatchingScheduler::FillSlots(absl::Time now, Effects& effects) {
 
 void BatchingScheduler::Apply(Effects effects) {
   for (Launch& launch : effects.launches) {
-    executors_[launch.device]->Start(
-        std::move(launch.batch),
-        [this, device = launch.device, bytes = launch.bytes](std::unique_ptr<Batch> batch) {
-          OnBatchDone(device, bytes, std::move(batch));
-        });
+    executors_[launch.device]->Start(std::move(launch.batch),
+                                     [this, device = launch.device, bytes = launch.bytes,
+                                      express = launch.express](std::unique_ptr<Batch> batch) {
+                                       OnBatchDone(device, bytes, express, std::move(batch));
+                                     });
   }
   if (effects.endings.empty()) {
     return;
@@ -297,15 +280,18 @@ void BatchingScheduler::Apply(Effects effects) {
   Forget(effects.endings.size());
 }
 
-void BatchingScheduler::OnBatchDone(size_t device, int64_t bytes, std::unique_ptr<Batch> batch) {
+void BatchingScheduler::OnBatchDone(size_t device, int64_t bytes, bool express,
+                                    std::unique_ptr<Batch> batch) {
   const size_t jobs = batch->jobs.size();
   Effects effects;
   {
     std::lock_guard lock(mutex_);
     const absl::Time now = clock_.Now();
     ++devices_[device].free_slots;
+    if (!express) ++devices_[device].other_slots;
     devices_[device].outstanding_bytes -= bytes;
-    service_.AddBatch(now - batch->started, static_cast<int64_t>(jobs));
+    service_.AddBatch(now - batch->started,
+                      bytes + static_cast<int64_t>(jobs) * options_.request_cost_bytes);
     for (const auto& job : batch->jobs) {
       Settle(*job);
     }
@@ -342,8 +328,8 @@ void BatchingScheduler::RunTimer() {
     bool asked = false;
     {
       std::unique_lock lock(mutex_);
-      while (!stopping_ && !reap_requested_ && clock_.Now() < queue_.NextDeadline()) {
-        timer_until_ = queue_.NextDeadline();
+      while (!stopping_ && !reap_requested_ && clock_.Now() < NextWakeup()) {
+        timer_until_ = NextWakeup();
         if (timer_until_ == absl::InfiniteFuture()) {
           timer_wakeup_.wait(lock);
         } else {

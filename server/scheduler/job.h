@@ -22,6 +22,13 @@ namespace norm::server {
 struct InputTensor {
   std::vector<absl::Span<const std::byte>> runs;
   int64_t size_bytes = 0;
+  bool page_locked = false;  // all of it, in one run: it is taken from where it lies
+};
+
+/// Memory of an executor in which inputs can be put together before their job exists; what lies in
+/// it, each tensor at a multiple of 256 bytes, is page_locked to that executor's batches.
+struct InputMemory {
+  std::shared_ptr<std::byte> bytes;
 };
 
 /// An output tensor in staging memory. `data` stays valid, and its memory out of the pool, while a
@@ -53,6 +60,10 @@ struct JobResult {
   JobTiming timing;
 };
 
+/// Who waits: interactive jobs go first, bulk ones take what is left and a guaranteed share.
+enum class Priority : uint8_t { kInteractive, kBulk };
+inline constexpr int kPriorityCount = 2;
+
 /// A request accepted by the transport. Owned by one holder at a time: transport, scheduler,
 /// executor, scheduler again.
 ///
@@ -61,13 +72,20 @@ struct JobResult {
 struct Job {
   NormProblem problem;
   std::array<InputTensor, kTensorRoleCount>
-      inputs;                                    // indexed by TensorRole, filled for problem.inputs
+      inputs;  // indexed by TensorRole, filled for problem.inputs
+  // Whose request it is: jobs of equal flow share one fair part of the server. The transport makes
+  // it of the connection.
+  uint64_t flow = 0;
+  Priority priority = Priority::kInteractive;
   absl::Time deadline = absl::InfiniteFuture();  // on the Clock's time line
   absl::Time received;                           // when its message was complete
   absl::Time submitted;                          // set by the scheduler
   /// Set by the transport when the caller has gone; looked at before the job is launched. Shared
   /// with the call.
   std::shared_ptr<std::atomic<bool>> cancelled;
+  /// Its bytes are part of a Reservation that outlives it: they are not counted again, and what
+  /// others have in the server neither refuses nor displaces it.
+  bool reserved = false;
   absl::AnyInvocable<void(JobResult)> done;
 };
 

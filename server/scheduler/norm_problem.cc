@@ -126,6 +126,16 @@ bool IsChannelsLast(const BatchNormShape& shape) {
   return shape.layout == BatchNormLayout::kNhwc || shape.spatial == 1;
 }
 
+BatchNormShape LaunchShape(const NormProblem& problem) {
+  const BatchNormShape& shape = problem.batch_norm_shape;
+  const bool pointwise = problem.direction == Direction::kForward &&
+                         problem.batch_norm_mode == BatchNormMode::kInference;
+  if (!pointwise || !IsChannelsLast(shape)) {
+    return shape;
+  }
+  return {problem.rows, shape.channels, 1, BatchNormLayout::kNhwc};
+}
+
 bool IsRowMergeable(const NormProblem& problem) {
   if (problem.direction != Direction::kForward) {
     return false;

@@ -102,10 +102,15 @@ int64_t ParameterBytes(const NormProblem& problem);
 /// positions are rows.
 bool IsChannelsLast(const BatchNormShape& shape);
 
-/// Whether rows of this problem may share a launch with rows of another by concatenation, each
-/// row's result being independent (the merging law, CONTRIBUTING.md): row-wise forward, and
-/// BatchNorm inference that returns y alone. BatchNorm concatenates positions where channels are
-/// last, images of equal spatial size in NCHW.
+/// The shape that the kernels see for a BatchNorm problem. Inference is point by point: positions
+/// are rows of [rows, channels] where channels are last, so that jobs of any such shape share it.
+/// Statistics keep the shape that was asked for.
+BatchNormShape LaunchShape(const NormProblem& problem);
+
+/// Whether rows of this problem may be concatenated with rows of another, each row's result being
+/// independent (the merging law, CONTRIBUTING.md): row-wise forward, and BatchNorm inference that
+/// returns y alone. BatchNorm concatenates positions where channels are last, images of equal
+/// spatial size in NCHW.
 bool IsRowMergeable(const NormProblem& problem);
 
 }  // namespace norm::server

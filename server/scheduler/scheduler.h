@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "server/scheduler/job.h"
 
 namespace norm::server {
@@ -14,6 +15,12 @@ struct SchedulerLoad {
   int64_t queued_requests = 0;
   int64_t in_flight_requests = 0;  // queued ones included
   int64_t in_flight_bytes = 0;     // ProblemBytes of all of them
+};
+
+/// Room in the byte budget, held until destruction. Must not outlive the scheduler.
+class Reservation {
+ public:
+  virtual ~Reservation() = default;
 };
 
 class Scheduler {
@@ -27,6 +34,17 @@ class Scheduler {
   ///         or when no device is healthy; RESOURCE_EXHAUSTED when the job alone exceeds a limit;
   ///         DEADLINE_EXCEEDED when its deadline has passed; CANCELLED when its caller has left.
   virtual absl::Status Submit(std::unique_ptr<Job>& job) = 0;
+
+  /// Counts `bytes` as in flight for a request of this flow that comes as several jobs
+  /// (Job::reserved) of up to `largest_job_bytes` each, which the caller keeps within them: admitted
+  /// once, such a request is not refused or displaced half-way because others have filled the
+  /// server. Errors: as Submit, of limits, budget, draining and devices.
+  virtual absl::StatusOr<std::unique_ptr<Reservation>> Reserve(uint64_t flow, int64_t bytes,
+                                                               int64_t largest_job_bytes) = 0;
+
+  /// Memory of the device that is likely to run a job with so many bytes of inputs; see
+  /// BatchExecutor::LeaseInput, whose errors it has.
+  virtual absl::StatusOr<InputMemory> LeaseInput(int64_t bytes) = 0;
 
   /// Completes queued jobs whose deadline has passed or whose `cancelled` is set. Called by the
   /// transport when it sees a caller leave, and by the scheduler's own timer.

@@ -7,22 +7,41 @@ namespace {
 
 constexpr absl::Duration kMinRetryAfter = absl::Milliseconds(1);
 constexpr absl::Duration kMaxRetryAfter = absl::Seconds(10);
-// Weight of the newest batch.
-constexpr double kWeight = 0.1;
+// Weight of the newest batch; larger at first, so that the means are those of what was seen.
+constexpr double kWeight = 0.05;
 
 }  // namespace
 
-void ServiceEstimate::AddBatch(absl::Duration service, int64_t jobs) {
-  mean_service_ = mean_service_ == absl::ZeroDuration()
-                      ? service
-                      : mean_service_ + kWeight * (service - mean_service_);
-  mean_jobs_ += kWeight * (static_cast<double>(jobs) - mean_jobs_);
+void ServiceEstimate::AddBatch(absl::Duration service, int64_t cost) {
+  batches_ = std::min(batches_ + 1, 1 << 20);
+  const double weight = std::max(kWeight, 1.0 / batches_);
+  const double y = std::max(0.0, absl::ToDoubleSeconds(service));
+  const auto x = static_cast<double>(cost);
+  service_ += weight * (y - service_);
+  cost_ += weight * (x - cost_);
+  cost_squared_ += weight * (x * x - cost_squared_);
+  cost_service_ += weight * (x * y - cost_service_);
 }
 
-absl::Duration ServiceEstimate::RetryAfter(int64_t queued_jobs, int slots) const {
-  const double batches = static_cast<double>(queued_jobs) / std::max(1.0, mean_jobs_);
-  return std::clamp(mean_service_ * (1.0 + batches / std::max(1, slots)), kMinRetryAfter,
-                    kMaxRetryAfter);
+absl::Duration ServiceEstimate::Service(double launches, double cost) const {
+  const double variance = cost_squared_ - cost_ * cost_;
+  // Below this the costs are equal but for rounding, and the line has no slope.
+  double slope = variance > 1e-6 * cost_squared_
+                     ? std::max(0.0, (cost_service_ - cost_ * service_) / variance)
+                     : 0.0;
+  double base = service_ - slope * cost_;
+  if (base < 0.0) {  // then through the origin
+    slope = cost_service_ / cost_squared_;
+    base = 0.0;
+  }
+  return absl::Seconds(launches * base + cost * slope);
+}
+
+absl::Duration ServiceEstimate::RetryAfter(int64_t launches, int64_t cost, int slots) const {
+  const absl::Duration running = Service(1.0, cost_);
+  const absl::Duration queued =
+      Service(static_cast<double>(launches), static_cast<double>(cost)) / std::max(1, slots);
+  return std::clamp(running + queued, kMinRetryAfter, kMaxRetryAfter);
 }
 
 }  // namespace norm::server

@@ -1,4 +1,4 @@
-// How long the next free slot is likely to take, from what recent batches took.
+// How long queued work is likely to take, from what recent batches took.
 #pragma once
 
 #include <cstdint>
@@ -7,18 +7,31 @@
 
 namespace norm::server {
 
-/// Exponentially weighted means over batches. Not thread-safe.
+/// Fits service time = base + slope * cost over batches, old ones fading. Not thread-safe.
 class ServiceEstimate {
  public:
-  void AddBatch(absl::Duration service, int64_t jobs);
+  /// A batch of this cost (JobQueue::Cost of its jobs) took `service` in its slot.
+  void AddBatch(absl::Duration service, int64_t cost);
 
-  /// When a queue of this length over this many slots will have moved up by one, between 1 ms and
-  /// 10 s: what a refused caller is told to wait.
-  absl::Duration RetryAfter(int64_t queued_jobs, int slots) const;
+  /// Whether enough batches have been seen to refuse work for.
+  bool known() const { return batches_ >= kKnownAfter; }
+
+  /// Time that launches of this cost in all take one after the other; zero before the first batch.
+  absl::Duration Service(double launches, double cost) const;
+
+  /// When a queue of this size over this many busy slots will have moved up by one, between 1 ms
+  /// and 10 s: what a refused caller is told to wait.
+  absl::Duration RetryAfter(int64_t launches, int64_t cost, int slots) const;
 
  private:
-  absl::Duration mean_service_;
-  double mean_jobs_ = 1.0;
+  static constexpr int kKnownAfter = 16;
+
+  int batches_ = 0;
+  // Means over batches, seconds and cost.
+  double service_ = 0;
+  double cost_ = 0;
+  double cost_squared_ = 0;
+  double cost_service_ = 0;
 };
 
 }  // namespace norm::server

@@ -4,18 +4,14 @@
 
 namespace norm::server {
 
-absl::Status Exchange::SubmitJob(std::unique_ptr<Job> job, absl::Time deadline,
+absl::Status Exchange::SubmitJob(std::unique_ptr<Job> job,
                                  std::shared_ptr<std::atomic<bool>> cancelled,
                                  absl::AnyInvocable<void(JobResult)> done) {
-  problem_ = job->problem;
-  for (const InputTensor& input : job->inputs) bytes_in_ += input.size_bytes;
-  job->deadline = deadline_ = deadline;
+  job->flow = flow_;
+  job->deadline = deadline_;
   job->received = received_;
   job->cancelled = std::move(cancelled);
   job->done = std::move(done);
-  // Recorded before Submit: afterwards the job's completion may already run on another thread.
-  decode_ = context_.clock.Now() - received_;
-  context_.metrics.RecordStage(Stage::kDecode, decode_);
   return context_.scheduler.Submit(job);
 }
 

@@ -43,18 +43,25 @@ class GrpcServer::Impl {
        Metrics& metrics, const Clock& clock, const Logger& log)
       : options_(options),
         log_(log),
+        unsent_({options.max_unsent_bytes, options.write_timeout}, metrics, clock),
         context_{scheduler,
                  metrics,
                  clock,
                  calls_,
+                 unsent_,
                  {options.max_message_bytes},
-                 {options.max_stream_requests, options.max_stream_unsent_bytes}},
+                 {options.max_stream_requests, options.max_stream_unsent_bytes,
+                  options.max_stream_uploads, options.stream_window_bytes,
+                  options.stream_stall_timeout}},
         server_service_(std::move(description), context_) {}
 
   ~Impl() { Shutdown(absl::ZeroDuration()).IgnoreError(); }
 
   absl::Status Start() {
-    if (absl::Status status = ProbeListenAddress(options_.listen); !status.ok()) return status;
+    if (absl::Status status = ProbeListenAddress(options_.listen, options_.share_port);
+        !status.ok()) {
+      return status;
+    }
     // One reference that is never given back: with the last one, gRPC 1.51 waits for pollers of its
     // own that look up only every ten seconds, long after everything here has been drained.
     grpc_init();
@@ -70,7 +77,7 @@ class GrpcServer::Impl {
     builder.SetMaxReceiveMessageSize(static_cast<int>(options_.max_message_bytes));
     builder.SetMaxSendMessageSize(-1);  // the decoder bounds responses
     builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options_.max_concurrent_streams);
-    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, options_.share_port ? 1 : 0);
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
                                ToMs(options_.min_client_ping_interval));
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
@@ -103,7 +110,8 @@ class GrpcServer::Impl {
         ArmEchoCall(echo_service_, *queue, context_);
         if (i < kArmedStreamCalls) ArmEchoStream(echo_service_, *queue, context_);
       }
-      for (int i = 0; i < kArmedStreamCalls; ++i) ArmStreamCall(norm_service_, *queue, context_);
+      for (int i = 0; i < kArmedStreamCalls; ++i)
+        ArmStreamCall(norm_service_, *queue, inbox, context_);
       threads_.emplace_back([raw = queue.get()] { Poll(*raw); });
     }
     return absl::OkStatus();
@@ -158,6 +166,7 @@ class GrpcServer::Impl {
   const GrpcServerOptions options_;
   const Logger& log_;
   LiveCalls calls_;
+  UnsentResponses unsent_;
   const ServingContext context_;
   NormalizationAsyncService norm_service_;
   ServerService server_service_;

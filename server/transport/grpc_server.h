@@ -17,6 +17,7 @@ namespace norm::server {
 
 struct GrpcServerOptions {
   std::string listen = "127.0.0.1:0";  // host:port, port 0 takes any free one
+  bool share_port = false;             // with other processes that ask for it: SO_REUSEPORT
   int threads = 4;                     // completion queues of the data path, one thread each
   int64_t max_message_bytes = int64_t{256} << 20;
   /// Memory gRPC's transports may hold; it kills calls beyond, so it must be larger than a message.
@@ -24,6 +25,11 @@ struct GrpcServerOptions {
   int max_concurrent_streams = 256;  // calls per connection
   int64_t max_stream_requests = 128;
   int64_t max_stream_unsent_bytes = int64_t{64} << 20;
+  int64_t max_stream_uploads = 64;
+  int64_t stream_window_bytes = int64_t{32} << 20;
+  absl::Duration stream_stall_timeout = absl::Seconds(30);
+  int64_t max_unsent_bytes = int64_t{1} << 30;
+  absl::Duration write_timeout = absl::Minutes(1);
   /// Clients may ping this often, also without calls; faster ones are disconnected.
   absl::Duration min_client_ping_interval = absl::Seconds(5);
   absl::Duration keepalive_time = absl::Seconds(60);

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "server/scheduler/row_split.h"
 #include "server/transport/field_error.h"
 
 namespace norm::server {
@@ -134,7 +135,7 @@ absl::Status JobBuilder::CheckOutputs(int64_t max_output_bytes) const {
   int64_t total = 0;
   for (int i = 0; i < kTensorRoleCount; ++i) {
     const auto role = static_cast<TensorRole>(i);
-    if (!problem.outputs.Has(role)) continue;
+    if (!problem.outputs.Has(role) || TransferOf(role) == Transfer::kInRows) continue;
     const int64_t elements = TensorElements(problem, role);
     const auto size = static_cast<int64_t>(DTypeSize(TensorDType(problem, role)));
     // Divides, since the dimensions of an empty tensor are claims without bytes behind them.
@@ -156,9 +157,14 @@ JobBuilder::Dims JobBuilder::LeadingDims() const {
                                              static_cast<size_t>(normalized_dims_));
 }
 
+Transfer JobBuilder::TransferOf(TensorRole role) const {
+  return TravelsInRows(job_->problem.op, role) ? transfer_ : Transfer::kWhole;
+}
+
 absl::StatusOr<CheckedTensor> JobBuilder::Take(TensorRole role) {
   if (!Has(role)) return InvalidField(TensorRoleName(role), "is missing");
-  auto checked = CheckTensor(TensorRoleName(role), *tensors_[static_cast<size_t>(role)], message_);
+  auto checked = CheckTensor(TensorRoleName(role), *tensors_[static_cast<size_t>(role)], message_,
+                             TransferOf(role));
   if (!checked.ok()) return checked;
   InputTensor& input = job_->inputs[static_cast<size_t>(role)];
   input.runs = checked->payload->runs;

@@ -24,13 +24,15 @@ using RequestTensors = std::array<const norm::v1::Tensor*, kTensorRoleCount>;
 /// Builds one job. Every Take fills inputs and problem and stops at the first violation.
 ///
 /// Order:      op and options are in problem() first, then TakeX, then the other tensors.
-/// Ownership:  borrows both arguments; the job's inputs borrow from `message`.
+/// Ownership:  borrows tensors and message; the job's inputs borrow from `message`. Those that
+///             travel in rows are left without bytes.
 class JobBuilder {
  public:
-  JobBuilder(const RequestTensors& tensors, const wire::ReceivedMessage& message)
-      : tensors_(tensors), message_(message), job_(std::make_unique<Job>()) {}
+  JobBuilder(const RequestTensors& tensors, const wire::ReceivedMessage& message, Transfer transfer)
+      : tensors_(tensors), message_(message), transfer_(transfer), job_(std::make_unique<Job>()) {}
 
   NormProblem& problem() { return job_->problem; }
+  Priority* priority() { return &job_->priority; }
   int* normalized_dims() { return &normalized_dims_; }
   bool Has(TensorRole role) const { return tensors_[static_cast<size_t>(role)] != nullptr; }
   std::unique_ptr<Job> Build() { return std::move(job_); }
@@ -50,7 +52,8 @@ class JobBuilder {
   /// Both or none.
   absl::Status RequirePair(TensorRole a, TensorRole b) const;
 
-  /// RESOURCE_EXHAUSTED when the outputs of problem() take more than `max_output_bytes` together.
+  /// RESOURCE_EXHAUSTED when the outputs of problem() that go into one message take more than
+  /// `max_output_bytes` together.
   absl::Status CheckOutputs(int64_t max_output_bytes) const;
 
  private:
@@ -59,11 +62,13 @@ class JobBuilder {
   Dims NormalizedDims() const;
   Dims LeadingDims() const;
   absl::StatusOr<CheckedTensor> Take(TensorRole role);
+  Transfer TransferOf(TensorRole role) const;
   absl::Status ReadRowShape();
   absl::Status ReadBatchNormShape();
 
   const RequestTensors& tensors_;
   const wire::ReceivedMessage& message_;
+  const Transfer transfer_;
   std::unique_ptr<Job> job_;
   std::vector<int64_t> x_shape_;
   int normalized_dims_ = 1;

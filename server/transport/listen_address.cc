@@ -14,11 +14,12 @@
 namespace norm::server {
 namespace {
 
-absl::Status TryBind(const addrinfo& address, const std::string& listen) {
+absl::Status TryBind(const addrinfo& address, const std::string& listen, bool shared) {
   const int fd = socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (fd < 0) return absl::UnavailableError(absl::StrCat("socket: ", std::strerror(errno)));
   const int on = 1;
   setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  if (shared) setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &on, sizeof(on));
   const int failed = bind(fd, address.ai_addr, address.ai_addrlen) != 0 ? errno : 0;
   close(fd);
   if (failed == 0) return absl::OkStatus();
@@ -28,7 +29,7 @@ absl::Status TryBind(const addrinfo& address, const std::string& listen) {
 
 }  // namespace
 
-absl::Status ProbeListenAddress(const std::string& listen) {
+absl::Status ProbeListenAddress(const std::string& listen, bool shared) {
   if (listen.rfind("unix:", 0) == 0) return absl::OkStatus();
   const size_t colon = listen.rfind(':');
   int port = -1;
@@ -51,7 +52,7 @@ absl::Status ProbeListenAddress(const std::string& listen) {
     return absl::InvalidArgumentError(
         absl::StrCat("address '", listen, "': host ", host, ": ", gai_strerror(error)));
   }
-  absl::Status status = TryBind(*found, listen);
+  absl::Status status = TryBind(*found, listen, shared);
   freeaddrinfo(found);
   return status;
 }

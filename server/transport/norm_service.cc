@@ -29,9 +29,6 @@ struct BackwardMethod {
   static constexpr auto kArm = &NormalizationAsyncService::RequestNormalizeBackward;
 };
 
-/// Sending takes the thread that starts it about 10 us for every 32 KiB, waking another one 10 us.
-constexpr int64_t kSentAtOnceBytes = int64_t{64} << 10;
-
 /// One unary call: armed, arrived, submitted, finished. Its memory, and with it the request's
 /// slices, stays until gRPC has returned every tag and the job, if there is one, has completed:
 /// Finish is called only then.
@@ -59,7 +56,9 @@ class UnaryCall final : public Call {
     }
     Begin();
     Arm(service_, queue_, inbox_, context_);
-    exchange_.emplace(context_, context_.clock.Now());
+    const uint64_t flow = FlowOf(server_context_);
+    unsent_.SetFlow(flow);
+    exchange_.emplace(context_, flow, context_.clock.Now());
     if (absl::Status status = Start(); !status.ok()) Fail(status);
   }
 
@@ -80,12 +79,10 @@ class UnaryCall final : public Call {
     return status;
   }
 
-  /// On a thread of the device. A small response that comes alone is sent there at once: it would
-  /// wait longer for another thread to wake than sending takes.
+  /// On a thread of the device.
   void OnJobDone(JobResult result) {
-    const bool alone = result.timing.batch_requests == 1;
     result_ = std::move(result);
-    if (alone && OutputBytes(result_) <= kSentAtOnceBytes) {
+    if (SentAtOnce(result_)) {
       Respond(true);
     } else {
       inbox_.Post(responding_.Event());
@@ -100,6 +97,10 @@ class UnaryCall final : public Call {
       return;
     }
     const absl::Time start = context_.clock.Now();
+    if (cancelled_->load(std::memory_order_relaxed) || exchange_->expired(start)) {
+      Fail(absl::Status(exchange_->RecordLeft(), "nobody waits for the result any more"));
+      return;
+    }
     typename Method::Response response;
     wire::MessageWriter writer;
     exchange_->Respond(request_, std::move(result), &writer, &response);
@@ -108,11 +109,10 @@ class UnaryCall final : public Call {
       Fail(absl::InternalError(absl::StrCat("encoding: ", bytes.status().message())));
       return;
     }
-    const bool left = cancelled_->load(std::memory_order_relaxed);
-    exchange_->RecordEnd(DirectionOf(request_),
-                         left ? exchange_->RecordLeft() : absl::StatusCode::kOk);
+    exchange_->RecordEnd(DirectionOf(request_), absl::StatusCode::kOk);
     handed_over_ = context_.clock.Now();
     context_.metrics.RecordStage(Stage::kEncode, handed_over_ - start);
+    unsent_.StartWrite(static_cast<int64_t>(bytes->Length()));
     responder_.Finish(*bytes, grpc::Status::OK, finished_.Tag());
   }
 
@@ -134,6 +134,7 @@ class UnaryCall final : public Call {
   }
 
   void OnFinished(bool ok) {
+    unsent_.EndWrite();
     if (ok) context_.metrics.RecordStage(Stage::kSend, context_.clock.Now() - handed_over_);
   }
 
@@ -142,6 +143,7 @@ class UnaryCall final : public Call {
   QueueInbox& inbox_;
   const ServingContext& context_;
   grpc::ServerContext server_context_;
+  UnsentResponses::OfCall unsent_{context_.unsent, server_context_};
   grpc::ByteBuffer request_bytes_;
   grpc::ServerAsyncResponseWriter<grpc::ByteBuffer> responder_{&server_context_};
   CallEvent<UnaryCall> arrived_{this, &UnaryCall::OnArrived};

@@ -152,6 +152,21 @@ absl::Status BuildBatchNormBackward(JobBuilder& builder) {
 }
 
 template <typename Request>
+absl::Status ReadPriority(const Request& request, Priority* priority) {
+  switch (request.priority()) {
+    case norm::v1::PRIORITY_INTERACTIVE:
+      *priority = Priority::kInteractive;
+      return absl::OkStatus();
+    case norm::v1::PRIORITY_BULK:
+      *priority = Priority::kBulk;
+      return absl::OkStatus();
+    default:
+      return InvalidField("priority", absl::StrCat(static_cast<int>(request.priority()),
+                                                   " is not a known priority (0, 1)"));
+  }
+}
+
+template <typename Request>
 std::optional<RequestKind> KindOfAny(const Request& request) {
   const std::optional<DType> dtype = wire::FromProto(request.x().dtype());
   if (!dtype.has_value()) return std::nullopt;
@@ -172,12 +187,13 @@ std::optional<RequestKind> KindOfAny(const Request& request) {
 
 absl::StatusOr<std::unique_ptr<Job>> DecodeRequest(const norm::v1::NormalizeRequest& request,
                                                    const wire::ReceivedMessage& message,
-                                                   const DecodeLimits& limits) {
+                                                   const DecodeLimits& limits, Transfer transfer) {
   const RequestTensors tensors = TensorsOf(request);
-  JobBuilder builder(tensors, message);
+  JobBuilder builder(tensors, message, transfer);
   NormProblem& problem = builder.problem();
   problem.direction = Direction::kForward;
-  absl::Status status = ReadOpOptions(request, &problem, builder.normalized_dims());
+  absl::Status status = ReadPriority(request, builder.priority());
+  status.Update(ReadOpOptions(request, &problem, builder.normalized_dims()));
   if (!status.ok()) return status;
   status = problem.op == Op::kBatchNorm ? BuildBatchNormForward(request, builder)
                                         : BuildRowForward(request, builder);
@@ -189,12 +205,13 @@ absl::StatusOr<std::unique_ptr<Job>> DecodeRequest(const norm::v1::NormalizeRequ
 
 absl::StatusOr<std::unique_ptr<Job>> DecodeRequest(
     const norm::v1::NormalizeBackwardRequest& request, const wire::ReceivedMessage& message,
-    const DecodeLimits& limits) {
+    const DecodeLimits& limits, Transfer transfer) {
   const RequestTensors tensors = TensorsOf(request);
-  JobBuilder builder(tensors, message);
+  JobBuilder builder(tensors, message, transfer);
   NormProblem& problem = builder.problem();
   problem.direction = Direction::kBackward;
-  absl::Status status = ReadOpOptions(request, &problem, builder.normalized_dims());
+  absl::Status status = ReadPriority(request, builder.priority());
+  status.Update(ReadOpOptions(request, &problem, builder.normalized_dims()));
   if (!status.ok()) return status;
   if (problem.op == Op::kRmsNorm && request.has_bias()) {
     return InvalidField("has_bias", "is true, but rms_norm has no bias");

@@ -1,17 +1,25 @@
 #include "server/transport/response_encoder.h"
 
+#include <string>
+#include <utility>
+
 #include "absl/types/span.h"
 #include "proto/codec/dtype_mapping.h"
+#include "server/scheduler/row_split.h"
 
 namespace norm::server {
 namespace {
 
 class ResponseFiller {
  public:
-  ResponseFiller(const NormProblem& problem, const JobResult& result, wire::MessageWriter* writer)
-      : problem_(problem), result_(result), writer_(writer) {}
+  ResponseFiller(const NormProblem& problem, const JobResult& result, Transfer transfer,
+                 wire::MessageWriter* writer)
+      : problem_(problem), result_(result), transfer_(transfer), writer_(writer) {}
 
-  bool Has(TensorRole role) const { return problem_.outputs.Has(role); }
+  bool Has(TensorRole role) const {
+    return problem_.outputs.Has(role) &&
+           (transfer_ == Transfer::kWhole || !TravelsInRows(problem_.op, role));
+  }
 
   template <typename Shape>
   void Set(TensorRole role, const Shape& shape, norm::v1::Tensor* tensor) {
@@ -26,6 +34,7 @@ class ResponseFiller {
  private:
   const NormProblem& problem_;
   const JobResult& result_;
+  const Transfer transfer_;
   wire::MessageWriter* writer_;
 };
 
@@ -54,13 +63,15 @@ std::vector<int64_t> RowStatisticsShape(const norm::v1::NormalizeRequest& reques
 
 void FillResponse(const norm::v1::NormalizeRequest& request, const NormProblem& problem,
                   const JobResult& result, absl::Duration total, wire::MessageWriter* writer,
-                  norm::v1::NormalizeResponse* response) {
+                  norm::v1::NormalizeResponse* response, Transfer transfer) {
   FillTiming(result.timing, total, response->mutable_timing());
-  ResponseFiller filler(problem, result, writer);
+  ResponseFiller filler(problem, result, transfer, writer);
   const std::vector<int64_t> channels = {problem.hidden_size};
   const std::vector<int64_t> statistics =
       problem.op == Op::kBatchNorm ? channels : RowStatisticsShape(request);
-  filler.Set(TensorRole::kY, request.x().shape(), response->mutable_y());
+  if (filler.Has(TensorRole::kY)) {
+    filler.Set(TensorRole::kY, request.x().shape(), response->mutable_y());
+  }
   if (filler.Has(TensorRole::kMean)) {
     filler.Set(TensorRole::kMean, statistics, response->mutable_mean());
   }
@@ -78,10 +89,12 @@ void FillResponse(const norm::v1::NormalizeRequest& request, const NormProblem& 
 
 void FillResponse(const norm::v1::NormalizeBackwardRequest& request, const NormProblem& problem,
                   const JobResult& result, absl::Duration total, wire::MessageWriter* writer,
-                  norm::v1::NormalizeBackwardResponse* response) {
+                  norm::v1::NormalizeBackwardResponse* response, Transfer transfer) {
   FillTiming(result.timing, total, response->mutable_timing());
-  ResponseFiller filler(problem, result, writer);
-  filler.Set(TensorRole::kDx, request.x().shape(), response->mutable_dx());
+  ResponseFiller filler(problem, result, transfer, writer);
+  if (filler.Has(TensorRole::kDx)) {
+    filler.Set(TensorRole::kDx, request.x().shape(), response->mutable_dx());
+  }
   if (filler.Has(TensorRole::kDweight)) {
     filler.Set(TensorRole::kDweight, request.weight().shape(), response->mutable_dweight());
   }
@@ -93,6 +106,32 @@ void FillResponse(const norm::v1::NormalizeBackwardRequest& request, const NormP
                  response->mutable_dbias());
     }
   }
+}
+
+void FillRows(const NormProblem& problem, const JobResult& result, int64_t skip, int64_t count,
+              wire::MessageWriter* writer, norm::v1::OutputRows* rows) {
+  const std::pair<TensorRole, std::string*> fields[] = {
+      {TensorRole::kY, rows->mutable_y()},
+      {TensorRole::kResidualSum, rows->mutable_residual_sum()},
+      {TensorRole::kMean, rows->mutable_mean()},
+      {TensorRole::kRstd, rows->mutable_rstd()},
+      {TensorRole::kDx, rows->mutable_dx()},
+  };
+  for (const auto& [role, field] : fields) {
+    if (!problem.outputs.Has(role) || !TravelsInRows(problem.op, role)) continue;
+    const OutputTensor& output = result.outputs[static_cast<size_t>(role)];
+    const int64_t row_bytes = RowBytes(problem, role);
+    writer->Attach(
+        field,
+        absl::MakeConstSpan(output.data + skip * row_bytes, static_cast<size_t>(count * row_bytes)),
+        output.owner);
+  }
+}
+
+bool SentAtOnce(const JobResult& result) {
+  // Sending takes the thread that starts it about 10 us for every 32 KiB, waking another one 10 us.
+  constexpr int64_t kSentAtOnceBytes = int64_t{64} << 10;
+  return result.timing.batch_requests == 1 && OutputBytes(result) <= kSentAtOnceBytes;
 }
 
 int64_t OutputBytes(const JobResult& result) {

@@ -28,6 +28,9 @@ struct ServerDescription {
   uint64_t max_queue_requests = 0;
   uint64_t max_batch_rows = 0;
   uint64_t max_batch_bytes = 0;
+  uint64_t max_unsent_bytes = 0;
+  uint64_t write_timeout_us = 0;
+  uint64_t max_queue_delay_us = 0;
 };
 
 }  // namespace norm::server

@@ -58,7 +58,12 @@ grpc::Status ServerService::GetServerInfo(grpc::ServerContext*,
   limits->set_max_queue_requests(description_.max_queue_requests);
   limits->set_max_batch_rows(description_.max_batch_rows);
   limits->set_max_batch_bytes(description_.max_batch_bytes);
+  limits->set_max_unsent_bytes(description_.max_unsent_bytes);
+  limits->set_write_timeout_us(description_.write_timeout_us);
+  limits->set_max_queue_delay_us(description_.max_queue_delay_us);
   limits->set_slots_per_device(static_cast<uint32_t>(slots));
+  limits->set_max_stream_uploads(static_cast<uint64_t>(context_.stream.max_uploads));
+  limits->set_stream_window_bytes(static_cast<uint64_t>(context_.stream.window_bytes));
   FillCapabilities(response);
   response->set_uptime_seconds(absl::ToDoubleSeconds(context_.clock.Now() - started_));
   response->set_draining(draining_.load(std::memory_order_relaxed));

@@ -3,12 +3,14 @@
 
 #include <cstdint>
 
+#include "absl/time/time.h"
 #include "server/observability/logging.h"
 #include "server/observability/metrics.h"
 #include "server/scheduler/clock.h"
 #include "server/scheduler/scheduler.h"
 #include "server/transport/call.h"
 #include "server/transport/request_decoder.h"
+#include "server/transport/unsent_responses.h"
 
 namespace norm::server {
 
@@ -18,6 +20,13 @@ struct StreamLimits {
   /// Finished responses that wait for a slow reader; reading pauses there. The memory of one stream
   /// is bounded by this plus max_requests responses.
   int64_t max_unsent_bytes = 0;
+  /// Chunked requests in flight; more are refused.
+  int64_t max_uploads = 0;
+  /// Rows of one chunked request that wait for their job, where reading pauses (twice that for all
+  /// of a stream), and inputs and outputs of its jobs until their results are written.
+  int64_t window_bytes = 0;
+  /// How long a chunked request may wait for rows.
+  absl::Duration stall_timeout;
 };
 
 /// Borrowed by every call; outlives all of them.
@@ -26,6 +35,7 @@ struct ServingContext {
   Metrics& metrics;
   const Clock& clock;
   LiveCalls& calls;
+  UnsentResponses& unsent;
   DecodeLimits decode;
   StreamLimits stream;
 };

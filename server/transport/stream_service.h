@@ -7,9 +7,9 @@
 
 namespace norm::server {
 
-/// Waits for one stream on `queue`; a stream that arrives arms its successor. `service`, `queue`
-/// and `context` must outlive all calls.
+/// Waits for one stream on `queue`; a stream that arrives arms its successor. `service`, `queue`,
+/// its `inbox` and `context` must outlive all calls.
 void ArmStreamCall(NormalizationAsyncService& service, grpc::ServerCompletionQueue& queue,
-                   const ServingContext& context);
+                   QueueInbox& inbox, const ServingContext& context);
 
 }  // namespace norm::server

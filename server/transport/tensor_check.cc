@@ -12,11 +12,13 @@ namespace {
 
 /// More dimensions than any framework has; keeps messages and loops short.
 constexpr int kMaxRank = 64;
+/// Of a tensor in rows, whose shape is a claim without bytes behind it.
+constexpr int64_t kMaxBytesInRows = int64_t{1} << 56;
 
 }  // namespace
 
 absl::StatusOr<CheckedTensor> CheckTensor(absl::string_view field, const norm::v1::Tensor& tensor,
-                                          const wire::ReceivedMessage& message) {
+                                          const wire::ReceivedMessage& message, Transfer transfer) {
   const std::optional<DType> dtype = wire::FromProto(tensor.dtype());
   if (!dtype.has_value()) {
     return InvalidField(
@@ -51,7 +53,19 @@ absl::StatusOr<CheckedTensor> CheckTensor(absl::string_view field, const norm::v
   }
   const wire::Payload& payload = message.payload(tensor);
   const int64_t expected_bytes = elements == 0 ? 0 : nonzero_product;
-  if (payload.size_bytes != expected_bytes) {
+  if (transfer == Transfer::kInRows) {
+    if (payload.size_bytes != 0) {
+      return InvalidField(
+          absl::StrCat(field, ".data"),
+          absl::StrCat("has ", payload.size_bytes,
+                       " bytes, must be empty: a chunked request sends it in rows"));
+    }
+    if (nonzero_product > kMaxBytesInRows) {
+      return InvalidField(shape_field,
+                          absl::StrCat(ShapeText(tensor.shape()), " of ", DTypeName(*dtype),
+                                       " has more than 2^56 bytes"));
+    }
+  } else if (payload.size_bytes != expected_bytes) {
     return InvalidField(
         absl::StrCat(field, ".data"),
         absl::StrCat("has ", payload.size_bytes, " bytes != ", expected_bytes, " bytes of shape ",

@@ -50,12 +50,12 @@ class LifecycleTest : public testing::Test {
     });
   }
 
-  /// A request that is not merged with others, each in its own launch.
+  /// A request that shares no launch with those of other ids.
   static StreamRequest OneOf(uint64_t id) {
     StreamRequest request;
     request.set_id(id);
-    *request.mutable_forward() = CanaryRequest();
-    request.mutable_forward()->mutable_rms_norm()->set_eps(1e-6 * static_cast<double>(id + 1));
+    request.mutable_forward()->mutable_rms_norm();
+    *request.mutable_forward()->mutable_x() = norm::test::Zeros({1, static_cast<int64_t>(id) + 5});
     return request;
   }
 

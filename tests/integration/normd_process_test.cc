@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -181,6 +182,78 @@ TEST(NormdProcessTest, BusyPortsAreNamedAndExitOne) {
   }
   auto stub = first.Connect();
   EXPECT_TRUE(Canary(*stub).ok());
+}
+
+/// Process ids of the members, in the order in which they were started.
+std::vector<pid_t> Members(const std::string& output) {
+  std::vector<pid_t> pids;
+  for (absl::string_view line : absl::StrSplit(output, '\n')) {
+    const size_t at = line.find("pid=");
+    if (!absl::StrContains(line, " process ") || at == absl::string_view::npos) continue;
+    pids.push_back(std::atoi(std::string(line.substr(at + 4)).c_str()));
+  }
+  return pids;
+}
+
+/// Calls on connections of their own until one succeeds.
+bool AwaitServed(const NormdProcess& normd) {
+  return Await([&] { return Canary(*normd.Connect()).ok(); });
+}
+
+TEST(NormdProcessTest, AGroupSharesThePortAndOutlivesAMember) {
+  NormdProcess normd({"--processes=2"});
+  ASSERT_TRUE(normd.AwaitReady());
+  const std::vector<pid_t> first = Members(normd.output());
+  ASSERT_EQ(first.size(), 2U);
+  // Connections are spread over the members by a hash: of many, each has some.
+  std::vector<std::unique_ptr<NormalizationService::Stub>> stubs;
+  for (int i = 0; i < 40; ++i) {
+    stubs.push_back(normd.Connect());
+    EXPECT_TRUE(Canary(*stubs.back()).ok());
+  }
+  kill(first[0], SIGKILL);
+  EXPECT_TRUE(Await([&] { return absl::StrContains(normd.output(), "code=137"); }));
+  // Who was connected to the other goes on; new connections find it.
+  int unharmed = 0;
+  for (const auto& stub : stubs) unharmed += Canary(*stub).ok() ? 1 : 0;
+  EXPECT_GT(unharmed, 0);
+  EXPECT_TRUE(AwaitServed(normd));
+  ASSERT_TRUE(Await([&] { return Members(normd.output()).size() == 3; }));
+  // Nobody is left over when the group has ended.
+  normd.Signal(SIGTERM);
+  EXPECT_EQ(normd.Wait(), 0);
+  for (const pid_t member : Members(normd.output())) EXPECT_EQ(kill(member, 0), -1) << member;
+}
+
+TEST(NormdProcessTest, AGroupEndsWithTheCodeOfAMemberThatCannotStart) {
+  NormdProcess other({});
+  ASSERT_TRUE(other.AwaitReady());
+  // The second member's metrics port is taken.
+  const std::string metrics = other.Address("metrics");
+  const int port = std::atoi(metrics.substr(metrics.rfind(':') + 1).c_str());
+  NormdProcess group({"--processes=2", "--metrics_listen=127.0.0.1:" + std::to_string(port - 1)});
+  EXPECT_EQ(group.Wait(), 1);
+  EXPECT_THAT(group.output(), HasSubstr(metrics));
+  NormdProcess busy({"--processes=2", "--listen=" + other.Address("grpc")});
+  EXPECT_EQ(busy.Wait(), 1);
+  EXPECT_THAT(busy.output(), HasSubstr("cannot listen on " + other.Address("grpc")));
+  EXPECT_TRUE(Canary(*other.Connect()).ok());
+}
+
+TEST(NormdProcessTest, MembersEndWithTheirGroup) {
+  // Orphans become this process's children, so that their ends can be awaited.
+  ASSERT_EQ(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
+  NormdProcess normd({"--processes=2"});
+  ASSERT_TRUE(normd.AwaitReady());
+  const std::vector<pid_t> members = Members(normd.output());
+  ASSERT_EQ(members.size(), 2U);
+  normd.Signal(SIGKILL);
+  EXPECT_EQ(normd.Wait(), 1000 + SIGKILL);
+  for (const pid_t member : members) {
+    int status = 0;
+    EXPECT_TRUE(Await([&] { return waitpid(member, &status, WNOHANG) == member; })) << member;
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  }
 }
 
 TEST(NormdProcessTest, HelpAndVersionExitZero) {

@@ -66,6 +66,8 @@ TEST_F(ServicesTest, InfoNamesDevicesLimitsAndCapabilities) {
   EXPECT_EQ(info.devices(0).name(), "cpu");
   EXPECT_TRUE(info.devices(0).healthy());
   EXPECT_EQ(info.limits().max_message_bytes(), uint64_t{256} << 20);
+  EXPECT_EQ(info.limits().max_stream_uploads(), 64U);
+  EXPECT_EQ(info.limits().stream_window_bytes(), uint64_t{32} << 20);
   EXPECT_EQ(info.capabilities_size(), 3 * 2 * 4);
   EXPECT_FALSE(info.draining());
 }

@@ -1,6 +1,9 @@
 // norm_soak: many clients send mixed requests to a running server for a while; every response is
 // checked against the float64 oracle, and against the first response to the same request bit for
-// bit. Exit 0 only if nothing was wrong.
+// bit. Exit 0 only if nothing was wrong. Ten minutes with ten thousand connections, and ten times
+// what a small server takes:
+//   norm_soak --seconds=600 --clients=32 --calls_per_connection=100 --pid=P --max_growth_mib=64
+//   norm_soak --seconds=120 --clients=640 --overload --pid=P --max_growth_mib=64
 #include <atomic>
 #include <cstdint>
 #include <cstdio>
@@ -25,6 +28,13 @@ ABSL_FLAG(std::string, server, "127.0.0.1:8470", "Address of the server, host:po
 ABSL_FLAG(int, pid, 0, "Process id of the server on this machine: reports its resident memory.");
 ABSL_FLAG(double, seconds, 60, "How long to send.");
 ABSL_FLAG(int, clients, 64, "Concurrent clients; every fourth one uses a stream.");
+ABSL_FLAG(int, calls_per_connection, 0,
+          "Requests after which a client opens another connection; 0: it keeps its first.");
+ABSL_FLAG(
+    bool, overload, false,
+    "UNAVAILABLE with a pushback is an answer, counted as refused; without one it is an error.");
+ABSL_FLAG(int, max_growth_mib, 0,
+          "With --pid: how much resident memory may grow after the first fifth; 0: not checked.");
 ABSL_FLAG(int, requests, 96, "Distinct requests to draw from.");
 ABSL_FLAG(int64_t, max_elements, 32768, "Largest x of a request, in elements.");
 ABSL_FLAG(uint64_t, seed, 1, "First seed of the requests.");
@@ -51,6 +61,8 @@ struct Case {
 
 struct Totals {
   std::atomic<int64_t> responses{0};
+  std::atomic<int64_t> refused{0};
+  std::atomic<int64_t> connections{0};
   std::atomic<int64_t> errors{0};
   std::atomic<int64_t> wrong{0};
   std::atomic<int64_t> bits_differ{0};
@@ -72,7 +84,7 @@ class Soak {
     end_ = start + absl::Seconds(absl::GetFlag(FLAGS_seconds));
     std::vector<std::thread> clients;
     for (int i = 0; i < absl::GetFlag(FLAGS_clients); ++i) {
-      clients.emplace_back([this, i] { i % 4 == 3 ? RunStream(i) : RunUnary(i); });
+      clients.emplace_back([this, i] { i % 4 == 3 ? RunStreams(i) : RunUnary(i); });
     }
     std::thread reporter([this, start] { Report(start); });
     for (std::thread& client : clients) client.join();
@@ -80,14 +92,15 @@ class Soak {
     reporter.join();
     const double seconds = absl::ToDoubleSeconds(absl::Now() - start);
     std::printf(
-        "soak: %d clients %.1f s: %lld responses (%.0f/s, %.3f GB), %lld errors, %lld wrong, %lld "
-        "with other bits\n",
-        absl::GetFlag(FLAGS_clients), seconds, static_cast<long long>(totals_.responses),
-        static_cast<double>(totals_.responses) / seconds, static_cast<double>(totals_.bytes) * 1e-9,
+        "soak: %d clients, %lld connections, %.1f s: %lld responses (%.0f/s, %.3f GB), %lld "
+        "refused, %lld errors, %lld wrong, %lld with other bits\n",
+        absl::GetFlag(FLAGS_clients), static_cast<long long>(totals_.connections), seconds,
+        static_cast<long long>(totals_.responses), static_cast<double>(totals_.responses) / seconds,
+        static_cast<double>(totals_.bytes) * 1e-9, static_cast<long long>(totals_.refused),
         static_cast<long long>(totals_.errors), static_cast<long long>(totals_.wrong),
         static_cast<long long>(totals_.bits_differ));
     const bool good = totals_.responses > 0 && totals_.errors == 0 && totals_.wrong == 0 &&
-                      totals_.bits_differ == 0;
+                      totals_.bits_differ == 0 && MemoryIsFlat();
     return good ? 0 : 1;
   }
 
@@ -96,6 +109,8 @@ class Soak {
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
     arguments.SetMaxReceiveMessageSize(-1);
+    arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
+    totals_.connections.fetch_add(1);
     return NormalizationService::NewStub(grpc::CreateCustomChannel(
         absl::GetFlag(FLAGS_server), grpc::InsecureChannelCredentials(), arguments));
   }
@@ -130,10 +145,21 @@ class Soak {
     if (complaints_.fetch_add(1) < 20) std::fprintf(stderr, "norm_soak: %s\n", text.c_str());
   }
 
+  /// Whether the server said when to come back, and that is an answer here.
+  bool IsRefusal(int code, bool has_pushback) {
+    if (!absl::GetFlag(FLAGS_overload) || code != grpc::StatusCode::UNAVAILABLE || !has_pushback) {
+      return false;
+    }
+    totals_.refused.fetch_add(1);
+    return true;
+  }
+
   void RunUnary(int client) {
     std::mt19937_64 random(static_cast<uint64_t>(client) + 1000);
+    const int per_connection = absl::GetFlag(FLAGS_calls_per_connection);
     auto stub = Connect();
-    while (absl::Now() < end_) {
+    for (int calls = 1; absl::Now() < end_; ++calls) {
+      if (per_connection != 0 && calls % per_connection == 0) stub = Connect();
       Case& one = *cases_[random() % cases_.size()];
       grpc::ClientContext context;
       context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
@@ -147,13 +173,22 @@ class Soak {
         status = stub->NormalizeBackward(&context, one.request.backward(), &response);
         if (status.ok()) Check(one, std::move(response));
       }
-      if (!status.ok())
+      const bool has_pushback =
+          context.GetServerTrailingMetadata().count("grpc-retry-pushback-ms") > 0;
+      if (!status.ok() && !IsRefusal(status.error_code(), has_pushback)) {
         CountError(one.request.label(), status.error_code(), status.error_message());
+      }
     }
   }
 
-  void RunStream(int client) {
+  void RunStreams(int client) {
     std::mt19937_64 random(static_cast<uint64_t>(client) + 1000);
+    while (absl::Now() < end_) RunStream(random);
+  }
+
+  /// One stream on a connection of its own.
+  void RunStream(std::mt19937_64& random) {
+    const auto per_connection = static_cast<size_t>(absl::GetFlag(FLAGS_calls_per_connection));
     auto stub = Connect();
     grpc::ClientContext context;
     auto stream = stub->NormalizeStream(&context);
@@ -176,6 +211,7 @@ class Soak {
     StreamResponse response;
     while (answered < sent.size() && stream->Read(&response)) {
       ++answered;
+      const bool more = per_connection == 0 || sent.size() < per_connection;
       if (response.id() >= sent.size() || sent[response.id()] == nullptr) {
         CountError("stream", 0, absl::StrCat("unknown or repeated id ", response.id()));
         continue;
@@ -183,13 +219,18 @@ class Soak {
       Case& one = *sent[response.id()];
       sent[response.id()] = nullptr;
       if (response.status().code() != 0) {
+        // RetryInfo is the only detail that UNAVAILABLE has.
+        if (IsRefusal(response.status().code(), response.status().details_size() == 1)) {
+          if (absl::Now() < end_ && more) open = send();
+          continue;
+        }
         CountError(one.request.label(), response.status().code(), response.status().message());
       } else if (response.has_forward()) {
         Check(one, response.forward());
       } else {
         Check(one, response.backward());
       }
-      if (absl::Now() < end_) open = send();
+      if (absl::Now() < end_ && more) open = send();
     }
     stream->WritesDone();
     while (stream->Read(&response)) CountError("stream", 0, "unasked response");
@@ -209,6 +250,21 @@ class Soak {
     return kib;
   }
 
+  /// After the reporter has ended.
+  bool MemoryIsFlat() const {
+    const int allowed = absl::GetFlag(FLAGS_max_growth_mib);
+    if (allowed == 0) return true;
+    const size_t settled = resident_mib_.size() / 5;
+    if (resident_mib_.size() < 5 || resident_mib_[settled] < 0) {
+      std::fprintf(stderr, "norm_soak: --max_growth_mib: the memory of --pid was not read\n");
+      return false;
+    }
+    const int64_t growth = resident_mib_.back() - resident_mib_[settled];
+    std::printf("soak: resident memory grew by %lld MiB, allowed are %d\n",
+                static_cast<long long>(growth), allowed);
+    return growth <= allowed;
+  }
+
   void Report(absl::Time start) {
     absl::Time next = start;
     const absl::Duration interval =
@@ -219,7 +275,8 @@ class Soak {
       next += interval;
       std::string memory;
       if (const int pid = absl::GetFlag(FLAGS_pid); pid != 0) {
-        memory = absl::StrCat(", server RSS ", ResidentKiB(pid) / 1024, " MiB");
+        resident_mib_.push_back(ResidentKiB(pid) / 1024);
+        memory = absl::StrCat(", server RSS ", resident_mib_.back(), " MiB");
       }
       std::printf("%5.0f s: %lld responses, %lld errors, %lld wrong%s\n",
                   absl::ToDoubleSeconds(absl::Now() - start),
@@ -232,6 +289,7 @@ class Soak {
   std::vector<std::unique_ptr<Case>> cases_;
   absl::Time end_;
   Totals totals_;
+  std::vector<int64_t> resident_mib_;  // written by the reporter
   std::atomic<int> complaints_{0};
   std::atomic<bool> stop_reporting_{false};
 };

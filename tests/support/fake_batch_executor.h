@@ -35,6 +35,11 @@ class FakeBatchExecutor final : public server::BatchExecutor {
   bool healthy() const override { return healthy_.load(); }
   int64_t max_batch_bytes() const override { return options_.max_batch_bytes; }
 
+  absl::StatusOr<server::InputMemory> LeaseInput(int64_t bytes) override {
+    return server::InputMemory{std::shared_ptr<std::byte>(new std::byte[static_cast<size_t>(bytes)],
+                                                          std::default_delete<std::byte[]>())};
+  }
+
   void Start(std::unique_ptr<server::Batch> batch, BatchDone done) override {
     std::lock_guard lock(mutex_);
     ++started_;
@@ -69,8 +74,10 @@ class FakeBatchExecutor final : public server::BatchExecutor {
     running.done(std::move(running.batch));
   }
   /// Ends the oldest batch with these results as they are.
-  void FinishWith(std::vector<server::JobResult> results) {
-    Running running = Take(0);
+  void FinishWith(std::vector<server::JobResult> results) { FinishAs(0, std::move(results)); }
+  /// Ends the i-th running batch with these results as they are.
+  void FinishAs(int i, std::vector<server::JobResult> results) {
+    Running running = Take(i);
     running.batch->results = std::move(results);
     running.done(std::move(running.batch));
   }

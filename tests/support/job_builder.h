@@ -39,6 +39,16 @@ inline server::NormProblem RmsNormProblem(int64_t rows, int64_t hidden_size) {
   return problem;
 }
 
+/// A made-up BatchNorm, f32, of 8 bytes of x and y a row. Problems of unequal `kind` share no
+/// launch.
+inline server::NormProblem UnitProblem(int64_t rows, int kind) {
+  server::NormProblem problem = RmsNormProblem(rows, 1);
+  problem.op = Op::kBatchNorm;
+  problem.inputs = Roles({server::TensorRole::kX});
+  problem.batch_norm_shape = {.batch = rows, .channels = 1, .spatial = kind + 2};
+  return problem;
+}
+
 /// LayerNorm forward, f32, with weight and bias, y alone.
 inline server::NormProblem LayerNormProblem(int64_t rows, int64_t hidden_size) {
   using Role = server::TensorRole;
@@ -116,6 +126,14 @@ class JobBuilder {
     cancelled_ = std::move(flag);
     return *this;
   }
+  JobBuilder& Flow(uint64_t flow) {
+    flow_ = flow;
+    return *this;
+  }
+  JobBuilder& Priority(server::Priority priority) {
+    priority_ = priority;
+    return *this;
+  }
   JobBuilder& RunBytes(size_t run_bytes) {
     run_bytes_ = run_bytes;
     return *this;
@@ -125,6 +143,8 @@ class JobBuilder {
   std::unique_ptr<server::Job> Build(std::shared_ptr<JobOutcome> outcome) {
     auto job = std::make_unique<server::Job>();
     job->problem = problem_;
+    job->flow = flow_;
+    job->priority = priority_;
     job->deadline = deadline_;
     job->cancelled = cancelled_;
     for (int i = 0; i < server::kTensorRoleCount; ++i) {
@@ -160,6 +180,8 @@ class JobBuilder {
   std::shared_ptr<Inputs> inputs_ = std::make_shared<Inputs>();
   absl::Time deadline_ = absl::InfiniteFuture();
   std::shared_ptr<std::atomic<bool>> cancelled_;
+  uint64_t flow_ = 0;
+  server::Priority priority_ = server::Priority::kInteractive;
   size_t run_bytes_ = size_t{1} << 20;
 };
 

@@ -6,12 +6,15 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "google/protobuf/duration.pb.h"
+#include "google/protobuf/wrappers.pb.h"
 #include "norm/client/client.h"
 
 namespace norm::client {
 namespace {
 
 constexpr absl::string_view kUnreachable = "normd.client/unreachable";
+constexpr absl::string_view kRetryInfo = "type.googleapis.com/google.rpc.RetryInfo";
 constexpr char kPushbackTrailer[] = "grpc-retry-pushback-ms";
 
 void AddDetails(const norm::v1::Status& details, absl::Status* status) {
@@ -63,6 +66,18 @@ std::optional<absl::Duration> RetryPushback(const grpc::ClientContext& context) 
     milliseconds = -1;
   }
   return absl::Milliseconds(milliseconds);
+}
+
+std::optional<absl::Duration> RetryPushback(const absl::Status& status) {
+  const absl::optional<absl::Cord> info = status.GetPayload(kRetryInfo);
+  // RetryInfo { google.protobuf.Duration retry_delay = 1; } has the encoding of the bytes wrapper.
+  google::protobuf::BytesValue field;
+  google::protobuf::Duration delay;
+  if (!info.has_value() || !field.ParseFromString(std::string(*info)) ||
+      !delay.ParseFromString(field.value())) {
+    return std::nullopt;
+  }
+  return absl::Seconds(delay.seconds()) + absl::Nanoseconds(delay.nanos());
 }
 
 bool IsServerUnreachable(const absl::Status& status) {

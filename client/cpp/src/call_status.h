@@ -27,5 +27,7 @@ absl::Status ToAbslStatus(const norm::v1::Status& status);
 /// The grpc-retry-pushback-ms trailer. A value that is no number forbids another try, as a negative
 /// one does.
 std::optional<absl::Duration> RetryPushback(const grpc::ClientContext& context);
+/// What a google.rpc.RetryInfo among the details of a status says.
+std::optional<absl::Duration> RetryPushback(const absl::Status& status);
 
 }  // namespace norm::client

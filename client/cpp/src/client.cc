@@ -1,10 +1,15 @@
 #include "norm/client/client.h"
 
+#include <algorithm>
+#include <functional>
+#include <future>
+#include <type_traits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "answer_threads.h"
+#include "call_status.h"
 #include "channel_pool.h"
 #include "echo_stream.h"
 #include "encoded_request.h"
@@ -12,6 +17,7 @@
 #include "request_encoder.h"
 #include "result_decoder.h"
 #include "retry.h"
+#include "row_transfer.h"
 #include "server_info_decoder.h"
 #include "stream_impl.h"
 #include "timeout.h"
@@ -29,6 +35,12 @@ absl::Status Validate(const std::string& address, const ClientOptions& options) 
     return absl::InvalidArgumentError(absl::StrCat("max_receive_bytes ", options.max_receive_bytes,
                                                    " is outside [1, 2147483647]"));
   }
+  const ChunkOptions& chunks = options.chunks;
+  if (chunks.above_bytes < 0 || chunks.chunk_bytes < 1 || chunks.window_bytes < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("chunks: above_bytes ", chunks.above_bytes, " < 0, chunk_bytes ",
+                     chunks.chunk_bytes, " < 1 or window_bytes ", chunks.window_bytes, " < 1"));
+  }
   if (options.keepalive_interval.has_value() && (*options.keepalive_interval < absl::Seconds(1) ||
                                                  *options.keepalive_interval > absl::Hours(24))) {
     return absl::InvalidArgumentError(
@@ -43,7 +55,7 @@ absl::Status Validate(const std::string& address, const ClientOptions& options) 
 class Client::Impl {
  public:
   Impl(const std::string& address, const ClientOptions& options)
-      : retry_(options.retry), channels_(address, options) {}
+      : retry_(options.retry), chunks_(options.chunks), channels_(address, options) {}
 
   /// All tries of one call.
   absl::StatusOr<grpc::ByteBuffer> Call(const UnaryCall& call) {
@@ -64,8 +76,12 @@ class Client::Impl {
     absl::StatusOr<absl::Time> deadline = DeadlineAfter(timeout);
     if (!deadline.ok()) return deadline.status();
     wire::MessageWriter writer;
-    Request message;
+    norm::v1::StreamRequest large;
+    Request& message = *Body<Request>(&large);
     if (absl::Status status = Encode(typed, &writer, &message); !status.ok()) return status;
+    if (BytesInRows(large) > chunks_.above_bytes) {
+      return CallInRows<Result>(large, writer, *deadline, options);
+    }
     absl::StatusOr<grpc::ByteBuffer> buffer = writer.Build(message);
     if (!buffer.ok()) return buffer.status();
     absl::StatusOr<grpc::ByteBuffer> reply =
@@ -97,7 +113,38 @@ class Client::Impl {
   const std::shared_ptr<grpc::Channel>& NextChannel() { return channels_.Next(); }
 
  private:
+  template <typename Request>
+  static Request* Body(norm::v1::StreamRequest* message) {
+    if constexpr (std::is_same_v<Request, norm::v1::NormalizeRequest>) {
+      return message->mutable_forward();
+    } else {
+      return message->mutable_backward();
+    }
+  }
+
+  /// All tries of a request that is too large for one message, each on a stream of its own.
+  template <typename Result>
+  absl::StatusOr<Result> CallInRows(const norm::v1::StreamRequest& message,
+                                    const wire::MessageWriter& writer, absl::Time deadline,
+                                    const CallOptions& options) {
+    absl::StatusOr<Result> result = absl::UnknownError("not called");
+    SystemRetryClock clock;
+    RunWithRetries(retry_, deadline, clock, [&] {
+      NormalizeStream::Impl stream(channels_.Next(), StreamOptions{.chunks = chunks_});
+      std::promise<absl::StatusOr<Result>> promise;
+      std::function<void(absl::StatusOr<Result>)> done = [&promise](absl::StatusOr<Result> value) {
+        promise.set_value(std::move(value));
+      };
+      const absl::Duration left = std::max(deadline - absl::Now(), absl::Microseconds(1));
+      stream.SubmitEncoded(message, writer, left, std::move(done), options);
+      result = promise.get_future().get();
+      return AttemptOutcome{result.status(), RetryPushback(result.status())};
+    }).IgnoreError();
+    return result;
+  }
+
   const RetryPolicy retry_;
+  const ChunkOptions chunks_;
   ChannelPool channels_;
   const std::shared_ptr<AnswerThreads> answer_threads_ = AnswerThreads::OfProcess();
 };

@@ -17,6 +17,10 @@ norm::v1::Rounding ToProto(Rounding rounding) {
                                      : norm::v1::ROUNDING_NORMALIZED_FIRST;
 }
 
+norm::v1::Priority ToProto(Priority priority) {
+  return priority == Priority::kBulk ? norm::v1::PRIORITY_BULK : norm::v1::PRIORITY_INTERACTIVE;
+}
+
 norm::v1::BatchNorm::Layout ToProto(BatchNormLayout layout) {
   return layout == BatchNormLayout::kNchw ? norm::v1::BatchNorm::LAYOUT_NCHW
                                           : norm::v1::BatchNorm::LAYOUT_NHWC;
@@ -155,6 +159,7 @@ absl::Status Encode(const ForwardRequest& request, wire::MessageWriter* writer,
   std::visit(
       [&](const auto& typed) {
         message->set_return_statistics(typed.return_statistics);
+        message->set_priority(ToProto(typed.priority));
         tensors.Add("x", typed.x, message->mutable_x());
         EncodeOp(typed, message, tensors);
       },
@@ -169,6 +174,7 @@ absl::Status Encode(const BackwardRequest& request, wire::MessageWriter* writer,
       [&](const auto& typed) {
         message->set_omit_dweight(!typed.gradients.weight);
         message->set_has_bias(typed.gradients.bias);
+        message->set_priority(ToProto(typed.priority));
         tensors.Add("dy", typed.dy, message->mutable_dy());
         tensors.Add("x", typed.x, message->mutable_x());
         EncodeOp(typed, message, tensors);

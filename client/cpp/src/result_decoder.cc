@@ -26,9 +26,13 @@ absl::StatusOr<ResultTensor> DecodeTensor(const char* name, const SharedMessage&
 /// Decodes the optional tensors of a response and keeps the first error.
 class TensorDecoder {
  public:
-  explicit TensorDecoder(const SharedMessage& received) : received_(received) {}
+  TensorDecoder(const SharedMessage& received, RowTensors rows)
+      : received_(received), rows_(std::move(rows)) {}
 
   std::optional<ResultTensor> Take(const char* name, bool present, const norm::v1::Tensor& tensor) {
+    if (const auto found = rows_.find(name); found != rows_.end()) {
+      return ResultTensor::Of(std::move(found->second));
+    }
     if (!present || !status_.ok()) return std::nullopt;
     absl::StatusOr<ResultTensor> result = DecodeTensor(name, received_, tensor);
     if (!result.ok()) {
@@ -42,6 +46,7 @@ class TensorDecoder {
 
  private:
   const SharedMessage& received_;
+  RowTensors rows_;
   absl::Status status_;
 };
 
@@ -60,8 +65,8 @@ Timing FromProto(const norm::v1::Timing& timing) {
 }  // namespace
 
 absl::StatusOr<ForwardResult> Decode(const SharedMessage& received,
-                                     const norm::v1::NormalizeResponse& message) {
-  TensorDecoder tensors(received);
+                                     const norm::v1::NormalizeResponse& message, RowTensors rows) {
+  TensorDecoder tensors(received, std::move(rows));
   std::optional<ResultTensor> y = tensors.Take("y", message.has_y(), message.y());
   std::optional<ResultTensor> mean = tensors.Take("mean", message.has_mean(), message.mean());
   std::optional<ResultTensor> rstd = tensors.Take("rstd", message.has_rstd(), message.rstd());
@@ -83,8 +88,9 @@ absl::StatusOr<ForwardResult> Decode(const SharedMessage& received,
 }
 
 absl::StatusOr<BackwardResult> Decode(const SharedMessage& received,
-                                      const norm::v1::NormalizeBackwardResponse& message) {
-  TensorDecoder tensors(received);
+                                      const norm::v1::NormalizeBackwardResponse& message,
+                                      RowTensors rows) {
+  TensorDecoder tensors(received, std::move(rows));
   std::optional<ResultTensor> dx = tensors.Take("dx", message.has_dx(), message.dx());
   std::optional<ResultTensor> dweight =
       tensors.Take("dweight", message.has_dweight(), message.dweight());

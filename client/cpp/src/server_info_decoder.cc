@@ -23,7 +23,12 @@ ServerLimits Decode(const norm::v1::Limits& limits) {
                       .max_queue_requests = limits.max_queue_requests(),
                       .max_batch_rows = limits.max_batch_rows(),
                       .max_batch_bytes = limits.max_batch_bytes(),
-                      .slots_per_device = limits.slots_per_device()};
+                      .slots_per_device = limits.slots_per_device(),
+                      .max_unsent_bytes = limits.max_unsent_bytes(),
+                      .write_timeout_us = limits.write_timeout_us(),
+                      .max_queue_delay_us = limits.max_queue_delay_us(),
+                      .max_stream_uploads = limits.max_stream_uploads(),
+                      .stream_window_bytes = limits.stream_window_bytes()};
 }
 
 }  // namespace

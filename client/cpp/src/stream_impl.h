@@ -1,4 +1,4 @@
-// The machinery behind NormalizeStream: one thread that owns the gRPC call's completion queue.
+// The machinery behind NormalizeStream: the gRPC call and the threads that poll its queue.
 #pragma once
 
 #include <atomic>
@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <unordered_map>
 #include <variant>
@@ -21,19 +22,29 @@
 #include "grpcpp/generic/generic_stub.h"
 #include "norm/client/stream.h"
 #include "norm/v1/normalization.pb.h"
+#include "proto/codec/message_reader.h"
 #include "proto/codec/message_writer.h"
+#include "result_decoder.h"
+#include "row_transfer.h"
 
 namespace norm::client {
 
 /// The thread polls the queue, reads, completes and expires requests. Submitting threads encode,
-/// enqueue and start a write when none is outstanding (gRPC allows one).
+/// enqueue and start a write when none is outstanding (gRPC allows one). While tensors travel in
+/// rows helpers poll too: who polls moves the connection's bytes. At most one read is outstanding
+/// and its message is taken before the next, so messages stay in order.
 class NormalizeStream::Impl {
  public:
   Impl(std::shared_ptr<grpc::Channel> channel, const StreamOptions& options);
   ~Impl();
 
+  using Callback = std::variant<ForwardCallback, BackwardCallback>;
+
   void Submit(const ForwardRequest& request, absl::Duration timeout, ForwardCallback done);
   void Submit(const BackwardRequest& request, absl::Duration timeout, BackwardCallback done);
+  /// A request as Encode made it, its body set. Threads: any.
+  void SubmitEncoded(norm::v1::StreamRequest message, wire::MessageWriter writer,
+                     absl::Duration timeout, const Callback& done, const CallOptions& options);
   absl::Status Finish(absl::Duration timeout);
   absl::Status status() const;
   int64_t in_flight() const;
@@ -41,40 +52,54 @@ class NormalizeStream::Impl {
  private:
   enum Event : intptr_t { kStarted, kRead, kWritten, kWritesDone, kKicked, kFinished };
 
-  using Callback = std::variant<ForwardCallback, BackwardCallback>;
   struct Pending {
     absl::Time deadline;
     Callback done;
+    std::shared_ptr<RowTransfer> rows;           // of a request that travels in rows
+    std::shared_ptr<TransferProgress> progress;  // optional
+    int64_t message_bytes = 0;                   // of the responses so far
+    // What it ends with at its deadline, or before it where it cannot be sent.
+    absl::Status failure = absl::DeadlineExceededError("no result within the request's timeout");
   };
   struct Unsent {
     uint64_t id = 0;
     grpc::ByteBuffer buffer;
+    bool cancel = false;  // leaves although the request is no longer pending
   };
 
   /// What a request is told that comes now.
   absl::Status Refusal() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static void Fail(const Callback& done, const absl::Status& status);
 
-  absl::Status Encode(const ForwardRequest& request, wire::MessageWriter* writer,
-                      norm::v1::StreamRequest* message);
-  absl::Status Encode(const BackwardRequest& request, wire::MessageWriter* writer,
-                      norm::v1::StreamRequest* message);
-  template <typename Request>
-  void SubmitTyped(const Request& request, absl::Duration timeout, const Callback& done);
-  absl::Status Enqueue(uint64_t id, const grpc::ByteBuffer& buffer, absl::Time deadline,
-                       const Callback& done);
+  /// Puts a request in line: `buffer`, or pending.rows.
+  absl::Status Enqueue(uint64_t id, const grpc::ByteBuffer& buffer, Pending pending);
 
   void Run();
   void Handle(Event event, bool ok);
-  void Complete(const grpc::ByteBuffer& buffer);
-  void ExpireRequests();
+  void Receive(const grpc::ByteBuffer& buffer);
+  void ReceiveRows(uint64_t id, const wire::ReceivedMessage& received,
+                   const norm::v1::OutputRows& rows, RowTransfer* transfer,
+                   TransferProgress* progress);
+  /// The result of a final response.
+  static void Complete(const SharedMessage& received, const norm::v1::StreamResponse& response,
+                       const Pending& pending);
+  /// Takes a request out. What the server still expects of it is called off.
+  Pending Remove(uint64_t id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Ends late requests; when the next one is due.
+  absl::Time ExpireRequests();
   void Close();
   void StartRead() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void StartWrites() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Starts the next write, or half-closes, where the state allows it. After whatever may have made
+  /// it possible, without the lock.
+  void Send() ABSL_LOCKS_EXCLUDED(mutex_);
+  /// What leaves next: whole requests and cancels first, then transfers that may send, in turn.
+  std::optional<grpc::ByteBuffer> NextMessage() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool OnOwnThread() const;
+  void StartHelpers() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void StartFinish() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Kick() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  const int64_t max_unsent_bytes_;
+  const StreamOptions options_;
   const std::shared_ptr<grpc::Channel> channel_;
   grpc::ClientContext context_;
   grpc::CompletionQueue queue_;
@@ -82,14 +107,17 @@ class NormalizeStream::Impl {
   grpc::Alarm alarm_;
   std::atomic<uint64_t> next_id_{1};
 
-  // Owned by the thread: where the outstanding read and Finish put their result.
+  // Of who handles the event of the outstanding read or Finish, which put their result here.
   grpc::ByteBuffer incoming_;
   grpc::Status grpc_status_;
 
+  std::mutex callbacks_;  // held while a callback runs, and nothing else is
   mutable std::mutex mutex_;
   std::condition_variable changed_;  // room to send, half-closed, closed
   std::unordered_map<uint64_t, Pending> pending_ ABSL_GUARDED_BY(mutex_);
   std::deque<Unsent> unsent_ ABSL_GUARDED_BY(mutex_);
+  std::deque<uint64_t> uploads_ ABSL_GUARDED_BY(mutex_);  // transfers with more to send, by turn
+  int open_transfers_ ABSL_GUARDED_BY(mutex_) = 0;        // pending ones whose header was written
   int64_t unsent_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t writing_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   int outstanding_ ABSL_GUARDED_BY(mutex_) = 0;  // operations whose event has not come back
@@ -103,11 +131,14 @@ class NormalizeStream::Impl {
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;   // takes no request: the server has ended it
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;  // and every request has completed
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+  bool shut_down_ ABSL_GUARDED_BY(mutex_) = false;  // the queue
   absl::Time awake_at_ ABSL_GUARDED_BY(mutex_) =
-      absl::InfiniteFuture();  // when the thread wakes without an event
+      absl::InfiniteFuture();  // when a thread wakes without an event
   absl::Status final_status_ ABSL_GUARDED_BY(mutex_);
 
-  std::thread thread_;  // last: it uses everything above
+  // Last: they use everything above.
+  std::thread thread_;
+  std::vector<std::thread> helpers_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace norm::client

@@ -1,5 +1,7 @@
 #include "norm/client/tensor.h"
 
+#include <sys/mman.h>
+
 #include <cstring>
 #include <new>
 #include <optional>
@@ -178,6 +180,20 @@ void TensorView::CopyTo(std::byte* destination) const {
   }
 }
 
+namespace {
+
+/// Large fresh memory costs most by the page.
+void AdviseHugePages(std::byte* memory, size_t size_bytes) {
+  constexpr size_t kHugePage = size_t{2} << 20;
+  constexpr size_t kSmallPage = 4096;
+  if (size_bytes < 2 * kHugePage) return;
+  auto* const begin = memory + (kSmallPage - reinterpret_cast<uintptr_t>(memory) % kSmallPage);
+  // Only advice: where it is not taken the memory is as good.
+  (void)::madvise(begin, (size_bytes - kSmallPage) / kSmallPage * kSmallPage, MADV_HUGEPAGE);
+}
+
+}  // namespace
+
 absl::StatusOr<Tensor> Tensor::Allocate(DType dtype, std::vector<int64_t> shape) {
   absl::StatusOr<int64_t> elements = CountElements(shape, dtype);
   if (!elements.ok()) return elements.status();
@@ -188,12 +204,30 @@ absl::StatusOr<Tensor> Tensor::Allocate(DType dtype, std::vector<int64_t> shape)
     return absl::ResourceExhaustedError(
         absl::StrCat("no memory for a tensor of ", size_bytes, " bytes"));
   }
+  AdviseHugePages(memory, size_bytes);
   Tensor tensor;
   tensor.dtype_ = dtype;
   tensor.shape_ = std::move(shape);
   tensor.elements_ = *elements;
   tensor.memory_ = std::shared_ptr<std::byte[]>(
       memory, [](std::byte* bytes) { ::operator delete (bytes, std::align_val_t{kAlignment}); });
+  return tensor;
+}
+
+absl::StatusOr<Tensor> Tensor::Over(DType dtype, std::vector<int64_t> shape,
+                                    std::shared_ptr<std::byte[]> memory, int64_t size_bytes) {
+  absl::StatusOr<int64_t> elements = CountElements(shape, dtype);
+  if (!elements.ok()) return elements.status();
+  const int64_t needed = *elements * static_cast<int64_t>(DTypeSize(dtype));
+  if (size_bytes != needed) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("byte size ", size_bytes, " != ", needed, " of the shape"));
+  }
+  Tensor tensor;
+  tensor.dtype_ = dtype;
+  tensor.shape_ = std::move(shape);
+  tensor.elements_ = *elements;
+  tensor.memory_ = std::move(memory);
   return tensor;
 }
 

@@ -1,5 +1,6 @@
 #include "server/transport/middleware/admission.h"
 
+#include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
 
 namespace norm::server {
@@ -9,7 +10,10 @@ absl::Time ToDeadline(std::chrono::system_clock::time_point deadline) {
   return absl::FromChrono(deadline);
 }
 
-absl::Status Admit(const ServingContext& context, absl::Time deadline, absl::Time now) {
+uint64_t FlowOf(const grpc::ServerContext& call) { return absl::HashOf(call.peer()); }
+
+absl::Status Admit(const ServingContext& context, uint64_t flow, absl::Time deadline,
+                   absl::Time now) {
   if (context.calls.stopping()) {
     context.metrics.RecordRejected(RejectReason::kDraining);
     return absl::UnavailableError("the server is shutting down");
@@ -19,7 +23,9 @@ absl::Status Admit(const ServingContext& context, absl::Time deadline, absl::Tim
     return absl::DeadlineExceededError(
         absl::StrCat("deadline passed ", absl::FormatDuration(now - deadline), " before arrival"));
   }
-  return absl::OkStatus();
+  absl::Status status = context.unsent.Check(flow);
+  if (!status.ok()) context.metrics.RecordRejected(RejectReason::kUnsentBytes);
+  return status;
 }
 
 }  // namespace norm::server

@@ -76,7 +76,8 @@ TEST_F(ClientTest, SendsEveryFieldOfAnRmsNorm) {
                           .eps = 1e-3,
                           .weight_offset = 1.0,
                           .rounding = Rounding::kNormalizedFirst,
-                          .return_statistics = true},
+                          .return_statistics = true,
+                          .priority = Priority::kBulk},
                          kTimeout);
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_EQ(seen.rms_norm().normalized_dims(), 1);
@@ -84,6 +85,7 @@ TEST_F(ClientTest, SendsEveryFieldOfAnRmsNorm) {
   EXPECT_EQ(seen.rms_norm().weight_offset(), 1.0);
   EXPECT_EQ(seen.rms_norm().rounding(), v1::ROUNDING_NORMALIZED_FIRST);
   EXPECT_TRUE(seen.return_statistics());
+  EXPECT_EQ(seen.priority(), v1::PRIORITY_BULK);
   EXPECT_EQ(seen.x().dtype(), v1::DTYPE_F32);
   EXPECT_THAT(seen.x().shape(), ElementsAre(2, 3));
   EXPECT_FALSE(seen.has_bias());
@@ -143,6 +145,7 @@ TEST_F(ClientTest, SendsABackwardAndTakesItsGradients) {
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_TRUE(seen.omit_dweight());
   EXPECT_TRUE(seen.has_bias());
+  EXPECT_EQ(seen.priority(), v1::PRIORITY_INTERACTIVE);
   EXPECT_EQ(seen.layer_norm().eps(), 1e-5);
   EXPECT_EQ(Floats(result->dx), values_);
   EXPECT_EQ(Floats(*result->dbias), weight);
@@ -299,6 +302,15 @@ TEST_F(ClientTest, EndsAtTheDeadlineWhenTheServerIsSilent) {
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
   server_.Stop();
   EXPECT_TRUE(saw_deadline);
+}
+
+TEST_F(ClientTest, RefusesChunksThatAreNone) {
+  for (const ChunkOptions& chunks :
+       {ChunkOptions{.above_bytes = -1}, ChunkOptions{.chunk_bytes = 0},
+        ChunkOptions{.window_bytes = 0}}) {
+    EXPECT_EQ(Client::Create(server_.address(), {.chunks = chunks}).status().code(),
+              absl::StatusCode::kInvalidArgument);
+  }
 }
 
 TEST_F(ClientTest, RefusesTimeoutsThatAreNone) {

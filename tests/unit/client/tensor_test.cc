@@ -58,6 +58,18 @@ TEST(TensorViewTest, CopiesABroadcastRow) {
   EXPECT_EQ(Logical(view), (std::vector<float>{0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 2}));
 }
 
+TEST(TensorTest, StandsOverMemoryOfItsOwner) {
+  std::shared_ptr<std::byte[]> memory(new std::byte[16]());
+  memory[4] = std::byte{0x80};
+  memory[5] = std::byte{0x3f};
+  const absl::StatusOr<Tensor> tensor = Tensor::Over(DType::kBF16, {2, 4}, memory, 16);
+  ASSERT_TRUE(tensor.ok()) << tensor.status();
+  EXPECT_EQ(ToDoubles(*tensor), (std::vector<double>{0, 0, 1, 0, 0, 0, 0, 0}));
+  EXPECT_EQ(tensor->bytes().data(), memory.get());
+  EXPECT_TRUE(absl::IsInvalidArgument(Tensor::Over(DType::kBF16, {2, 4}, memory, 15).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(Tensor::Over(DType::kBF16, {}, memory, 2).status()));
+}
+
 TEST(TensorViewTest, CopiesAReversedArray) {
   const std::vector<float> values = Counting(4);
   EXPECT_EQ(Logical(TensorView::Strided(DType::kF32, Bytes(values), 3, {4}, {-1})),

@@ -80,7 +80,8 @@ TEST_P(BitEqualityTest, ARowAloneEqualsTheRowInABatch) {
 // have several blocks each.
 TEST_P(BitEqualityTest, FewRowsEqualThoseOfABatchAndAtAnyAddress) {
   for (Op op : {Op::kRmsNorm, Op::kLayerNorm}) {
-    for (int64_t hidden_size : {64, 128, 192, 256, 512, 1032, 2056, 4096, 6144, 8192, 8200}) {
+    for (int64_t hidden_size :
+         {64, 128, 192, 256, 512, 1032, 2056, 4096, 6144, 8192, 8200, 12288, 16384}) {
       SCOPED_TRACE(hidden_size);
       RowForwardCase all = MakeForward(op, 140, hidden_size);
       if (op == Op::kLayerNorm) {
@@ -105,7 +106,7 @@ TEST_P(BitEqualityTest, FewRowsEqualThoseOfABatchAndAtAnyAddress) {
 // Rows whose means ask for another pass, beside rows that do not, in one block.
 TEST_P(BitEqualityTest, MeansOfOtherRowsDoNotChangeLayerNorms) {
   constexpr int64_t kRows = 141;
-  for (int64_t hidden_size : {256, 2048, 8192}) {
+  for (int64_t hidden_size : {256, 2048, 4096, 8192, 12288, 16384}) {
     SCOPED_TRACE(hidden_size);
     RowForwardCase plain = MakeForward(Op::kLayerNorm, kRows, hidden_size);
     plain.bias = MakeNormal(hidden_size, 0.0, 0.5, GetParam().weight_dtype, 79);

@@ -1,8 +1,7 @@
 // Launch configurations are pure functions of hidden size, dtype and device. No device needed.
 #include <gtest/gtest.h>
 
-#include "batch_norm/batch_norm_tuning.h"
-#include "row_norm/row_norm_quantized_tuning.h"
+#include "row_norm/row_norm_block_device.h"
 #include "row_norm/row_norm_ring_tuning.h"
 #include "row_norm/row_norm_strip_device.h"
 #include "row_norm/row_norm_tuning.h"
@@ -180,14 +179,54 @@ TEST(RowNormTuningTest, PlainRowsHaveEnoughBlocks) {
   }
 }
 
-TEST(RowNormTuningTest, LayerNormOfNarrowElementsHasPlainKernelsForRowsInABlock) {
+TEST(RowNormTuningTest, LayerNormRowsOfABlockHavePlainKernelsWhereTheyPay) {
+  const auto together = [](int64_t hidden_size, DType dtype, DType weight_dtype) {
+    const RowForwardPlan plan = PlanRowForward(hidden_size, dtype, kDevice);
+    return PlainRowsTogether(plan, /*rms=*/false, dtype, weight_dtype);
+  };
   for (DType dtype : {DType::kF16, DType::kBF16}) {
-    const RowForwardPlan plan = PlanRowForward(4096, dtype, kDevice);
-    EXPECT_EQ(PlainRowsTogether(plan, /*rms=*/false, dtype, dtype), 1);
-    EXPECT_EQ(PlainRowsTogether(plan, /*rms=*/false, dtype, DType::kF32), 2);
+    for (int64_t hidden_size : {2048, 4096, 8192, 8200, 12288}) {
+      EXPECT_EQ(together(hidden_size, dtype, dtype), 1) << hidden_size;
+    }
+    EXPECT_EQ(together(12296, dtype, dtype), 2);
+    EXPECT_EQ(together(16384, dtype, dtype), 2);
+    EXPECT_EQ(together(16392, dtype, dtype), 0);
+    for (int64_t hidden_size : {2048, 4096, 8192}) {
+      EXPECT_EQ(together(hidden_size, dtype, DType::kF32), 2) << hidden_size;
+    }
+    EXPECT_EQ(together(12288, dtype, DType::kF32), 0);
   }
-  const RowForwardPlan wide = PlanRowForward(4096, DType::kF32, kDevice);
-  EXPECT_EQ(PlainRowsTogether(wide, /*rms=*/false, DType::kF32, DType::kF32), 0);
+  const auto of_f32 = [&](int64_t hidden_size) {
+    return together(hidden_size, DType::kF32, DType::kF32);
+  };
+  EXPECT_EQ(of_f32(1024), 0);
+  EXPECT_EQ(of_f32(2048), 2);
+  EXPECT_EQ(of_f32(4096), 2);
+  EXPECT_EQ(of_f32(5120), 2);
+  EXPECT_EQ(of_f32(6144), 0);
+  EXPECT_EQ(of_f32(8192), 0);
+  EXPECT_EQ(of_f32(12288), 1);
+  EXPECT_EQ(of_f32(16384), 0);
+  EXPECT_EQ(together(4096, DType::kF64, DType::kF64), 0);
+}
+
+TEST(RowNormTuningTest, PlainRowsOfABlockHaveRegistersForTheirThreads) {
+  constexpr int kRegistersOfAMultiprocessor = 65536;
+  for (RowMethod method : {RowMethod::kBlock, RowMethod::kBlockLong}) {
+    for (int bytes : {2, 4}) {
+      for (int weight_bytes : {bytes, 4}) {
+        for (int threads = 32; threads <= norm_device::kMaxBlockRowThreads; threads += 32) {
+          const norm_device::BlockRows rows =
+              norm_device::BlockRowsOf(method, bytes, weight_bytes, threads);
+          if (rows.rows == 0 || threads > rows.threads) continue;
+          // The rows themselves, and something to work with.
+          const int held = norm_device::HeldRowElements(method, bytes, true) * bytes / 4;
+          EXPECT_LE(rows.threads * rows.blocks * (rows.rows * held + 24),
+                    kRegistersOfAMultiprocessor);
+        }
+      }
+    }
+  }
 }
 
 TEST(RowNormTuningTest, RingsHoldTheRowAndFitTheDevice) {
@@ -220,6 +259,23 @@ TEST(RowNormTuningTest, RingsHoldTheRowAndFitTheDevice) {
       }
     }
   }
+}
+
+TEST(RowNormTuningTest, ShortPartsOfRingRowsAreTakenByTurns) {
+  using norm_device::RowKind;
+  const auto claims = [](RowKind kind, int64_t hidden_size, DType dtype) {
+    return RowRingClaims(PlanRowForward(hidden_size, dtype, kDevice), kind, hidden_size, dtype);
+  };
+  for (RowKind kind : {RowKind::kRms, RowKind::kLayer}) {
+    EXPECT_FALSE(claims(kind, 40960, DType::kBF16));  // 20 KiB for each block
+    EXPECT_FALSE(claims(kind, 40960, DType::kF32));
+    EXPECT_TRUE(claims(kind, 65536, DType::kBF16));  // 32 KiB
+    EXPECT_TRUE(claims(kind, 131072, DType::kF32));
+  }
+  EXPECT_TRUE(claims(RowKind::kRms, 49152, DType::kBF16));  // 24 KiB
+  EXPECT_FALSE(claims(RowKind::kLayer, 49152, DType::kBF16));
+  EXPECT_TRUE(claims(RowKind::kRms, 65536, DType::kF32));  // eight blocks
+  EXPECT_FALSE(claims(RowKind::kLayer, 65536, DType::kF32));
 }
 
 TEST(RowNormTuningTest, RingsAreForTheTypeOfXOnDevicesWithClusters) {
@@ -280,87 +336,6 @@ TEST(RowNormTuningTest, RowsDecideOnlyHowManyBlocksAreLaunched) {
     EXPECT_EQ(one.threads_y, many.threads_y);
     EXPECT_EQ(one.cluster_blocks, many.cluster_blocks);
   }
-}
-
-TEST(BatchNormTuningTest, ChunksCoverEveryValueAndGridsStayLegal) {
-  const BatchNormShape shapes[] = {{64, 64, 12544}, {2, 70000, 4},      {65536, 3, 4},
-                                   {140000, 5, 1},  {1, 1, 1 << 30},    {128, 2048, 49},
-                                   {4, 1, 64},      {1, 1 << 20, 2},    {3, 7, 100003},
-                                   {300, 17, 4},    {1 << 20, 1024, 1}, {2, 3, 35}};
-  for (BatchNormShape shape : shapes) {
-    for (BatchNormLayout layout : {BatchNormLayout::kNchw, BatchNormLayout::kNhwc}) {
-      shape.layout = layout;
-      for (DType dtype : kDTypes) {
-        const BatchNormPlan plan = PlanBatchNorm(shape, dtype, kDevice);
-        SCOPED_TRACE(testing::Message() << shape.batch << " " << shape.channels << " "
-                                        << shape.spatial << " " << DTypeName(dtype));
-        const auto& chunks = plan.chunks;
-        EXPECT_GE(chunks.chunks * chunks.chunk_values, plan.shape.values);
-        EXPECT_LT((chunks.chunks - 1) * chunks.chunk_values, plan.shape.values);
-        for (const LaunchConfig& launch : {plan.reduction, plan.elementwise, plan.channels}) {
-          EXPECT_GE(launch.blocks_x, 1);
-          EXPECT_LE(launch.blocks_x, kMaxBlocksX);
-          EXPECT_GE(launch.blocks_y, 1);
-          EXPECT_LE(launch.blocks_y, kMaxBlocksY);
-          EXPECT_LE(launch.threads_x * launch.threads_y, norm_device::kBatchThreads);
-        }
-      }
-    }
-  }
-}
-
-TEST(BatchNormTuningTest, EmptyTensorsNeedOnlyChannels) {
-  const BatchNormPlan plan = PlanBatchNorm({0, 5, 49}, DType::kF32, kDevice);
-  EXPECT_EQ(plan.shape.values, 0);
-  EXPECT_EQ(plan.chunks.chunks, 0);
-  EXPECT_EQ(plan.channels.blocks_x, 1);
-}
-
-TEST(QuantizedRowTest, HoldsRowsOfWholeAccessesAndLeavesOthers) {
-  for (norm_device::RowKind kind : {norm_device::RowKind::kRms, norm_device::RowKind::kLayer}) {
-    for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
-      const int bytes = static_cast<int>(DTypeSize(dtype));
-      const int64_t longest =
-          int64_t{norm_device::kMaxQuantizedBlockThreads} *
-          norm_device::QuantizedRowElements(norm_device::QuantizedRowMethod::kBlock, kind, bytes);
-      EXPECT_GE(longest, 16384);  // RowForwardHeld has no quantized output for them
-      for (int64_t hidden_size : kHiddenSizes) {
-        const auto plan = PlanQuantizedRow(kind, hidden_size, dtype, kDevice);
-        EXPECT_EQ(plan.has_value(), hidden_size * bytes % 16 == 0 && hidden_size <= longest)
-            << hidden_size;
-        if (!plan.has_value()) continue;
-        const int held = norm_device::QuantizedRowElements(plan->method, kind, bytes);
-        EXPECT_GE(int64_t{plan->threads} / plan->rows_per_block * held, hidden_size);
-        EXPECT_EQ(plan->threads % 32, 0);
-        EXPECT_LE(plan->threads, norm_device::kMaxQuantizedBlockThreads);
-        EXPECT_LE(plan->shared_bytes, 64 << 10);
-      }
-    }
-    EXPECT_FALSE(PlanQuantizedRow(kind, 1024, DType::kF64, kDevice).has_value());
-  }
-}
-
-TEST(QuantizedRowTest, SpreadsFewRowsAndLetsBlocksTakeSeveralOfMany) {
-  for (norm_device::RowKind kind : {norm_device::RowKind::kRms, norm_device::RowKind::kLayer}) {
-    for (int64_t hidden_size : {256, 1024, 4096}) {
-      const auto plan = PlanQuantizedRow(kind, hidden_size, DType::kBF16, kDevice);
-      ASSERT_TRUE(plan.has_value());
-      EXPECT_EQ(QuantizedRowLaunch(*plan, 1).blocks_x, 1);
-      EXPECT_EQ(QuantizedRowLaunch(*plan, 101).blocks_x, 100 / plan->rows_per_block + 1);
-      const int64_t blocks = QuantizedRowLaunch(*plan, 1000000).blocks_x;
-      EXPECT_GE(blocks, plan->resident_blocks);
-      EXPECT_LE(blocks, 1000000 / plan->rows_per_block / 2 + 1);
-      EXPECT_LE(QuantizedRowLaunch(*plan, int64_t{1} << 40).blocks_x, kMaxBlocksX);
-    }
-  }
-}
-
-TEST(QuantizedRowTest, OlderDevicesReadRowsWithoutSharedMemory) {
-  DeviceTraits older = kDevice;
-  older.compute_capability = 80;
-  const auto plan = PlanQuantizedRow(norm_device::RowKind::kLayer, 8192, DType::kF32, older);
-  ASSERT_TRUE(plan.has_value());
-  EXPECT_EQ(plan->shared_bytes, 0);
 }
 
 }  // namespace

@@ -27,10 +27,10 @@ struct Request {
 
 /// Requests that differ in rows, parameters and options, by their index.
 template <typename Args>
-void Make(int64_t hidden_size, DTypePair dtypes, int index, Request<Args>& request) {
+void Make(int64_t hidden_size, int64_t most_rows, DTypePair dtypes, int index,
+          Request<Args>& request) {
   constexpr bool kLayer = std::is_same_v<Args, LayerNormBackwardArgs>;
   const auto seed = static_cast<uint64_t>(2000 + index * 10);
-  const int64_t most_rows = hidden_size > 5000 ? 5 : 83;
   const int64_t rows = index % 7 == 3 ? 0 : 1 + index * 29 % most_rows;
   Args& args = request.args;
   args.rows = rows;
@@ -71,12 +71,12 @@ void Make(int64_t hidden_size, DTypePair dtypes, int index, Request<Args>& reque
 }
 
 template <typename Args>
-void ExpectBitsAsAlone(int64_t hidden_size, DTypePair dtypes, int count) {
+void ExpectBitsAsAlone(int64_t hidden_size, int64_t most_rows, DTypePair dtypes, int count) {
   const std::unique_ptr<NormRunner> runner = MakeTestRunner();
   std::deque<Request<Args>> together(static_cast<size_t>(count));
   std::vector<NormCall> calls;
   for (int i = 0; i < count; ++i) {
-    Make(hidden_size, dtypes, i, together[static_cast<size_t>(i)]);
+    Make(hidden_size, most_rows, dtypes, i, together[static_cast<size_t>(i)]);
     calls.emplace_back(together[static_cast<size_t>(i)].args);
   }
   const Status status = runner->RunSegments(calls);
@@ -84,7 +84,7 @@ void ExpectBitsAsAlone(int64_t hidden_size, DTypePair dtypes, int count) {
   for (int i = 0; i < count; ++i) {
     SCOPED_TRACE(i);
     Request<Args> alone;
-    Make(hidden_size, dtypes, i, alone);
+    Make(hidden_size, most_rows, dtypes, i, alone);
     const Status one = runner->Run(alone.args);
     ASSERT_TRUE(one.ok()) << one.message();
     const Request<Args>& of_many = together[static_cast<size_t>(i)];
@@ -101,14 +101,26 @@ TEST_P(RowNormBackwardSegmentsTest, EverySegmentHasTheBitsItHasAlone) {
   for (int64_t hidden_size : {1, 40, 257, 1023, 1024, 4096, 4097, 20000, 270000}) {
     SCOPED_TRACE(hidden_size);
     const int count = hidden_size > 5000 ? 6 : 16;
-    ExpectBitsAsAlone<RmsNormBackwardArgs>(hidden_size, GetParam(), count);
-    ExpectBitsAsAlone<LayerNormBackwardArgs>(hidden_size, GetParam(), count);
+    const int64_t most_rows = hidden_size > 5000 ? 5 : 83;
+    ExpectBitsAsAlone<RmsNormBackwardArgs>(hidden_size, most_rows, GetParam(), count);
+    ExpectBitsAsAlone<LayerNormBackwardArgs>(hidden_size, most_rows, GetParam(), count);
+  }
+}
+
+TEST_P(RowNormBackwardSegmentsTest, SegmentsOfManyRowsHaveTheBitsTheyHaveAlone) {
+  // Alone, more rows than multiprocessors may end with their gradients in one launch.
+  constexpr int64_t kMostRows = 700;
+  constexpr int kCount = 8;
+  for (int64_t hidden_size : {128, 1024, 2048, 4096}) {
+    SCOPED_TRACE(hidden_size);
+    ExpectBitsAsAlone<RmsNormBackwardArgs>(hidden_size, kMostRows, GetParam(), kCount);
+    ExpectBitsAsAlone<LayerNormBackwardArgs>(hidden_size, kMostRows, GetParam(), kCount);
   }
 }
 
 TEST_P(RowNormBackwardSegmentsTest, MoreSegmentsThanOneLaunchTakes) {
-  ExpectBitsAsAlone<RmsNormBackwardArgs>(96, GetParam(), 130);
-  ExpectBitsAsAlone<LayerNormBackwardArgs>(96, GetParam(), 130);
+  ExpectBitsAsAlone<RmsNormBackwardArgs>(96, 83, GetParam(), 130);
+  ExpectBitsAsAlone<LayerNormBackwardArgs>(96, 83, GetParam(), 130);
 }
 
 INSTANTIATE_TEST_SUITE_P(DTypes, RowNormBackwardSegmentsTest, ::testing::ValuesIn(kDTypePairs),
@@ -117,7 +129,7 @@ INSTANTIATE_TEST_SUITE_P(DTypes, RowNormBackwardSegmentsTest, ::testing::ValuesI
 TEST(RowNormBackwardSegmentErrorsTest, SegmentsThatAreBadOrUnequalAreNamed) {
   std::deque<Request<RmsNormBackwardArgs>> requests(3);
   for (int i = 0; i < 3; ++i) {
-    Make(64, {DType::kF32, DType::kF32}, i, requests[static_cast<size_t>(i)]);
+    Make(64, 83, {DType::kF32, DType::kF32}, i, requests[static_cast<size_t>(i)]);
   }
   const auto expect_refused = [&](const char* part) {
     std::vector<NormCall> calls;

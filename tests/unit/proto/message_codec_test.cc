@@ -224,6 +224,45 @@ TEST(MessageWriterTest, LeavesTensorBytesWhereTheyAre) {
   EXPECT_TRUE(released);
 }
 
+TEST(MessageWriterTest, RowsTravelLikeTensors) {
+  v1::StreamRequest request;
+  request.set_id(9);
+  request.mutable_rows()->set_first_row(3);
+  request.mutable_rows()->set_last(true);
+  MessageWriter writer;
+  const std::string large(100000, 'x');
+  writer.Attach(request.mutable_rows()->mutable_x(), grpc::Slice(large));
+  writer.Attach(request.mutable_rows()->mutable_mean(), grpc::Slice(std::string("mm")));
+  const absl::StatusOr<grpc::ByteBuffer> buffer = writer.Build(request);
+  ASSERT_TRUE(buffer.ok()) << buffer.status();
+  v1::StreamRequest plain;
+  ASSERT_TRUE(plain.ParseFromString(Flatten(*buffer)));
+  EXPECT_EQ(plain.rows().x(), large);
+  EXPECT_EQ(plain.rows().mean(), "mm");
+  ReceivedMessage message;
+  v1::StreamRequest header;
+  ASSERT_TRUE(message.Parse(*buffer, &header).ok());
+  EXPECT_EQ(header.rows().first_row(), 3);
+  EXPECT_TRUE(header.rows().last());
+  EXPECT_EQ(Bytes(message.payload(header.rows().x())), large);
+  EXPECT_EQ(Bytes(message.payload(header.rows().mean())), "mm");
+  EXPECT_EQ(message.payload(header.rows().dy()).size_bytes, 0);
+}
+
+TEST(MessageWriterTest, WhatIsDetachedIsNotWritten) {
+  v1::NormalizeRequest request;
+  MessageWriter writer;
+  writer.Attach(request.mutable_x(), grpc::Slice(std::string("xxxx")));
+  writer.Attach(request.mutable_weight(), grpc::Slice(std::string("ww")));
+  const grpc::Slice x = writer.Detach(request.mutable_x()->mutable_data());
+  EXPECT_EQ(std::string(x.begin(), x.end()), "xxxx");
+  EXPECT_EQ(writer.Detach(request.mutable_bias()->mutable_data()).size(), 0U);
+  v1::NormalizeRequest read;
+  ASSERT_TRUE(read.ParseFromString(Flatten(*writer.Build(request))));
+  EXPECT_EQ(read.x().data(), "");
+  EXPECT_EQ(read.weight().data(), "ww");
+}
+
 TEST(MessageWriterTest, RoundTripsThroughTheReader) {
   v1::NormalizeRequest request;
   MessageWriter writer;

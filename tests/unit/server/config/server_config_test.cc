@@ -71,7 +71,19 @@ TEST_F(ServerConfigTest, EveryRoomGetsItsOptions) {
                       "--log_format=json",
                       "--device_pool_bytes=3GiB",
                       "--port_file=/tmp/p",
-                      "--max_stream_requests=9"});
+                      "--max_stream_requests=9",
+                      "--max_stream_uploads=3",
+                      "--stream_window_bytes=5MiB",
+                      "--stream_stall_timeout=7s",
+                      "--max_unsent_bytes=5MiB",
+                      "--write_timeout=3s",
+                      "--max_queue_delay=250us",
+                      "--bulk_share_percent=25",
+                      "--express_slots=2",
+                      "--max_concurrent_streams=12",
+                      "--min_client_ping_interval=7s",
+                      "--keepalive_time=8s",
+                      "--keepalive_timeout=9s"});
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(config->grpc.listen, "0.0.0.0:0");
   EXPECT_EQ(config->metrics_listen, "localhost:9100");
@@ -84,6 +96,18 @@ TEST_F(ServerConfigTest, EveryRoomGetsItsOptions) {
   EXPECT_EQ(config->grpc.max_message_bytes, 64 << 20);
   EXPECT_EQ(config->grpc.receive_quota_bytes, 1 << 30);
   EXPECT_EQ(config->grpc.max_stream_requests, 9);
+  EXPECT_EQ(config->grpc.max_stream_uploads, 3);
+  EXPECT_EQ(config->grpc.stream_window_bytes, 5 << 20);
+  EXPECT_EQ(config->grpc.stream_stall_timeout, absl::Seconds(7));
+  EXPECT_EQ(config->grpc.max_unsent_bytes, 5 << 20);
+  EXPECT_EQ(config->grpc.write_timeout, absl::Seconds(3));
+  EXPECT_EQ(config->grpc.max_concurrent_streams, 12);
+  EXPECT_EQ(config->grpc.min_client_ping_interval, absl::Seconds(7));
+  EXPECT_EQ(config->grpc.keepalive_time, absl::Seconds(8));
+  EXPECT_EQ(config->grpc.keepalive_timeout, absl::Seconds(9));
+  EXPECT_EQ(config->scheduler.max_queue_delay, absl::Microseconds(250));
+  EXPECT_EQ(config->scheduler.bulk_share_percent, 25);
+  EXPECT_EQ(config->scheduler.express_slots, 2);
   EXPECT_EQ(config->scheduler.max_in_flight_bytes, 128 << 20);
   EXPECT_EQ(config->scheduler.max_queue_requests, 7);
   EXPECT_EQ(config->scheduler.max_batch_rows, 11);
@@ -115,6 +139,16 @@ TEST_F(ServerConfigTest, ErrorsNameFlagRuleAndValueInOneLine) {
       {"--receive_quota_bytes=2MiB", "--receive_quota_bytes", "got 2MiB"},
       {"--max_in_flight_bytes=1MiB", "--max_in_flight_bytes", "got 1MiB"},
       {"--drain_timeout=-1s", "--drain_timeout", "got -1s"},
+      {"--write_timeout=0", "--write_timeout", "got 0"},
+      {"--max_unsent_bytes=1", "--max_unsent_bytes", "got 1"},
+      {"--max_queue_delay=11s", "--max_queue_delay", "got 11s"},
+      {"--express_slots=-1", "--express_slots", "got -1"},
+      {"--bulk_share_percent=0", "--bulk_share_percent", "got 0"},
+      {"--bulk_share_percent=100", "--bulk_share_percent", "got 100"},
+      {"--max_concurrent_streams=0", "--max_concurrent_streams", "got 0"},
+      {"--min_client_ping_interval=0", "--min_client_ping_interval", "got 0"},
+      {"--keepalive_time=10ms", "--keepalive_time", "got 10ms"},
+      {"--keepalive_timeout=2h", "--keepalive_timeout", "got 2h"},
       {"--drain_timeout=soon", "--drain_timeout", "'soon'"},
       {"--log_level=loud", "--log_level", "'loud'"},
       {"--no_such_flag=1", "--no_such_flag", "no such flag"},

@@ -12,7 +12,8 @@ ExecutorUnderTest Make(int slots, int kernel_threads, int64_t memory_bytes, Metr
   options.memory_budget_bytes = memory_bytes;
   auto executor = std::make_unique<CpuBatchExecutor>(options, metrics);
   const auto usage = [cpu = executor.get()] { return cpu->memory_usage(); };
-  return {std::move(executor), usage, usage};
+  const auto copied = [cpu = executor.get()] { return cpu->host_copied_bytes(); };
+  return {std::move(executor), usage, usage, copied};
 }
 
 INSTANTIATE_TEST_SUITE_P(CpuBatchExecutor, ExecutorConformanceTest,

@@ -1,5 +1,8 @@
 #include "server/device/cuda_batch_executor.h"
 
+#include <cstring>
+
+#include "norm/cuda/pinned_buffer.h"
 #include "tests/unit/server/device/executor_conformance.h"
 
 namespace norm::server {
@@ -13,24 +16,127 @@ CudaBatchExecutorOptions Options(int slots, int64_t memory_bytes) {
   return options;
 }
 
-ExecutorUnderTest Make(int slots, int64_t memory_bytes, Metrics& metrics) {
-  auto executor = CudaBatchExecutor::Create(Options(slots, memory_bytes), metrics);
-  EXPECT_TRUE(executor.ok()) << executor.status();
-  const auto* cuda = executor->get();
-  return {*std::move(executor), [cuda] { return cuda->pinned_usage(); },
-          [cuda] { return cuda->device_usage(); }};
+/// Small batches copied like large ones.
+CudaWays Staged() {
+  CudaWays ways;
+  ways.mapped_bytes = 0;
+  ways.mapped_output_bytes = 0;
+  return ways;
+}
+
+/// Every mergeable batch in as many slices as it has rows, or the most there may be.
+CudaWays Sliced() {
+  CudaWays ways = Staged();
+  ways.sliced_bytes = 0;
+  ways.slice_bytes = 1;
+  return ways;
+}
+
+/// Every batch read from device memory, and its results written to mapped memory.
+CudaWays MappedOutput() {
+  CudaWays ways;
+  ways.mapped_bytes = 0;
+  ways.mapped_output_bytes = int64_t{1} << 40;
+  return ways;
+}
+
+/// Every batch in mapped memory.
+CudaWays Mapped() {
+  CudaWays ways;
+  ways.mapped_bytes = int64_t{1} << 40;
+  return ways;
+}
+
+ExecutorCase CaseOf(const char* name, int slots, const CudaWays& ways) {
+  return {name, [slots, ways](int64_t memory_bytes, Metrics& metrics) -> ExecutorUnderTest {
+            CudaBatchExecutorOptions options = Options(slots, memory_bytes);
+            options.ways = ways;
+            auto executor = CudaBatchExecutor::Create(options, metrics);
+            EXPECT_TRUE(executor.ok()) << executor.status();
+            const auto* cuda = executor->get();
+            return {*std::move(executor), [cuda] { return cuda->pinned_usage(); },
+                    [cuda] { return cuda->device_usage(); },
+                    [cuda] { return cuda->host_copied_bytes(); },
+                    /*times_copy_in=*/ways.mapped_bytes < Mapped().mapped_bytes};
+          }};
 }
 
 INSTANTIATE_TEST_SUITE_P(CudaBatchExecutor, ExecutorConformanceTest,
-                         testing::Values(ExecutorCase{"OneSlot",
-                                                      [](int64_t memory_bytes, Metrics& metrics) {
-                                                        return Make(1, memory_bytes, metrics);
-                                                      }},
-                                         ExecutorCase{"ThreeSlots",
-                                                      [](int64_t memory_bytes, Metrics& metrics) {
-                                                        return Make(3, memory_bytes, metrics);
-                                                      }}),
+                         testing::Values(CaseOf("Default", 3, {}), CaseOf("Mapped", 2, Mapped()),
+                                         CaseOf("MappedOutput", 2, MappedOutput()),
+                                         CaseOf("Staged", 1, Staged()),
+                                         CaseOf("Sliced", 3, Sliced())),
                          [](const auto& which) { return which.param.name; });
+
+/// Runs one job at a time, each on an executor of its own.
+class CudaWaysTest : public testing::Test {
+ protected:
+  JobResult RunOn(const CudaWays& ways, std::unique_ptr<Job> job) {
+    CudaBatchExecutorOptions options = Options(1, int64_t{512} << 20);
+    options.ways = ways;
+    auto executor = CudaBatchExecutor::Create(options, metrics_);
+    EXPECT_TRUE(executor.ok()) << executor.status();
+    auto outcome = std::make_shared<test::JobOutcome>();
+    auto batch = std::make_unique<Batch>();
+    batch->jobs.push_back(std::move(job));
+    (*executor)->Start(std::move(batch), [&](std::unique_ptr<Batch> done) {
+      outcome->Finish(std::move(done->results.at(0)));
+    });
+    JobResult result = outcome->Await();
+    host_copied_bytes_ = (*executor)->host_copied_bytes();
+    return result;
+  }
+
+  Metrics metrics_{{"device"}, BatchCloseReasonNames()};  // results outlive their executors
+  int64_t host_copied_bytes_ = 0;
+};
+
+TEST_F(CudaWaysTest, EveryWayGivesTheSameBits) {
+  NormProblem rows = test::LayerNormProblem(999, 515);
+  rows.inputs.Add(TensorRole::kResidual);
+  rows.outputs =
+      test::Roles({TensorRole::kY, TensorRole::kResidualSum, TensorRole::kMean, TensorRole::kRstd});
+  NormProblem backward = test::LayerNormProblem(999, 515);
+  backward.direction = Direction::kBackward;
+  backward.inputs = test::Roles({TensorRole::kX, TensorRole::kDy, TensorRole::kWeight});
+  backward.outputs = test::Roles({TensorRole::kDx, TensorRole::kDweight, TensorRole::kDbias});
+  NormProblem training = test::BatchNormInferenceProblem({9, 33, 77});
+  training.batch_norm_mode = BatchNormMode::kTraining;
+  training.outputs = test::Roles(
+      {TensorRole::kY, TensorRole::kMean, TensorRole::kRunningMean, TensorRole::kRunningVar});
+  for (const NormProblem& problem :
+       {rows, backward, training, test::BatchNormInferenceProblem({31, 17, 99}),
+        test::BatchNormInferenceProblem({31, 17, 99, BatchNormLayout::kNhwc})}) {
+    const test::ProblemInputs inputs = test::RandomInputs(problem, 5);
+    const auto run = [&](const CudaWays& ways) {
+      return RunOn(ways, test::BuilderFor(inputs).RunBytes(5000).Build(nullptr));
+    };
+    const JobResult mapped = run(Mapped());
+    test::ExpectMatchesOracle(inputs, mapped);
+    for (const CudaWays& ways : {MappedOutput(), Staged(), Sliced()}) {
+      test::ExpectSameBits(inputs, mapped, run(ways));
+    }
+  }
+}
+
+TEST_F(CudaWaysTest, PageLockedInputsAreCopiedByTheDeviceAlone) {
+  const NormProblem problem = test::RmsNormProblem(3000, 700);
+  const test::ProblemInputs inputs = test::RandomInputs(problem, 3);
+  const std::string& x = inputs.bytes[static_cast<size_t>(TensorRole::kX)];
+  auto pinned = cuda::PinnedBuffer::Allocate(x.size());
+  ASSERT_TRUE(pinned.ok());
+  std::memcpy(pinned.value().data(), x.data(), x.size());
+  for (const CudaWays& ways : {MappedOutput(), Staged(), Sliced()}) {
+    auto job = test::BuilderFor(inputs).Build(nullptr);
+    InputTensor& input = job->inputs[static_cast<size_t>(TensorRole::kX)];
+    input.page_locked = true;
+    // In two runs that do not fit the slices.
+    const absl::Span<const std::byte> whole(pinned.value().data(), x.size());
+    input.runs = {whole.first(1'000'001), whole.subspan(1'000'001)};
+    test::ExpectMatchesOracle(inputs, RunOn(ways, std::move(job)));
+    EXPECT_EQ(host_copied_bytes_, ParameterBytes(problem));
+  }
+}
 
 TEST(CudaBatchExecutorTest, ADeviceOutOfRangeIsAnError) {
   Metrics metrics({"device"}, BatchCloseReasonNames());

@@ -21,6 +21,8 @@ struct ExecutorUnderTest {
   std::unique_ptr<BatchExecutor> executor;
   std::function<PoolUsage()> staging;  // of the memory that results live in
   std::function<PoolUsage()> device;   // of the memory that kernels use
+  std::function<int64_t()> host_copied_bytes;
+  bool times_copy_in = true;  // false where kernels read large batches in staging memory, too
 };
 
 struct ExecutorCase {
@@ -36,8 +38,9 @@ class ExecutorConformanceTest : public testing::TestWithParam<ExecutorCase> {
   void Make(int64_t memory_bytes) { under_test_ = GetParam().make(memory_bytes, metrics_); }
   BatchExecutor& executor() { return *under_test_.executor; }
 
-  /// Runs these jobs as one batch and waits for it.
-  std::vector<JobResult> Run(std::vector<test::JobBuilder> builders);
+  /// Runs these jobs as one batch, in segments as Batch has them, and waits for it.
+  std::vector<JobResult> Run(std::vector<test::JobBuilder> builders,
+                             std::vector<int64_t> segment_jobs = {});
   JobResult RunAlone(const test::ProblemInputs& inputs) {
     return std::move(Run({test::BuilderFor(inputs)})[0]);
   }
@@ -45,5 +48,8 @@ class ExecutorConformanceTest : public testing::TestWithParam<ExecutorCase> {
   Metrics metrics_{{"device"}, BatchCloseReasonNames()};
   ExecutorUnderTest under_test_;
 };
+
+/// One problem per op, direction, mode and layout, with all optional tensors or none.
+std::vector<NormProblem> EveryComputation(DType dtype, DType weight_dtype);
 
 }  // namespace norm::server

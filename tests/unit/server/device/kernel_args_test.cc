@@ -21,25 +21,102 @@ TensorPointers Distinct() {
   return pointers;
 }
 
+template <typename Args>
+using Segments = std::span<const Args>;
+
 struct NameOf {
-  const char* operator()(const RmsNormForwardArgs&) const { return "rms_norm forward"; }
-  const char* operator()(const RmsNormBackwardArgs&) const { return "rms_norm backward"; }
-  const char* operator()(const LayerNormForwardArgs&) const { return "layer_norm forward"; }
-  const char* operator()(const LayerNormBackwardArgs&) const { return "layer_norm backward"; }
-  const char* operator()(const BatchNormForwardArgs&) const { return "batch_norm forward"; }
-  const char* operator()(const BatchNormBackwardArgs&) const { return "batch_norm backward"; }
+  const char* operator()(Segments<RmsNormForwardArgs>) const { return "rms_norm forward"; }
+  const char* operator()(Segments<RmsNormBackwardArgs>) const { return "rms_norm backward"; }
+  const char* operator()(Segments<LayerNormForwardArgs>) const { return "layer_norm forward"; }
+  const char* operator()(Segments<LayerNormBackwardArgs>) const { return "layer_norm backward"; }
+  const char* operator()(Segments<BatchNormForwardArgs>) const { return "batch_norm forward"; }
+  const char* operator()(Segments<BatchNormBackwardArgs>) const { return "batch_norm backward"; }
 };
+
+/// Addresses that Validate accepts: enough room for each tensor of the small problems below.
+TensorPointers Apart() {
+  alignas(16) static std::byte storage[2 * kTensorRoleCount][256];
+  TensorPointers pointers;
+  for (size_t i = 0; i < kTensorRoleCount; ++i) {
+    pointers.inputs[i] = storage[i];
+    pointers.outputs[i] = storage[kTensorRoleCount + i];
+  }
+  return pointers;
+}
+
+/// Inference takes no batch statistics, RMSNorm no residual without its sum.
+NormProblem SmallProblem(Op op, Direction direction) {
+  NormProblem problem = op == Op::kBatchNorm ? test::BatchNormInferenceProblem({2, 3, 2})
+                                             : test::RmsNormProblem(2, 3);
+  problem.op = op;
+  problem.direction = direction;
+  problem.batch_norm_mode = BatchNormMode::kTraining;
+  return problem;
+}
 
 TEST(KernelArgsTest, EachOpAndDirectionGetsItsType) {
   for (const Op op : {Op::kRmsNorm, Op::kLayerNorm, Op::kBatchNorm}) {
     for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
-      NormProblem problem;
-      problem.op = op;
-      problem.direction = direction;
-      EXPECT_EQ(WithKernelArgs(problem, {}, NameOf{}),
-                std::string(OpName(op)) + " " + DirectionName(direction));
+      KernelCall call;
+      EXPECT_TRUE(call.empty());
+      TensorPointers at = Apart();
+      at.inputs[static_cast<size_t>(Role::kRunningVar)] = nullptr;  // not in a backward of training
+      at.inputs[static_cast<size_t>(Role::kRunningMean)] = nullptr;
+      at.outputs[static_cast<size_t>(Role::kRunningVar)] = nullptr;
+      at.outputs[static_cast<size_t>(Role::kRunningMean)] = nullptr;
+      const Status added = call.Add(SmallProblem(op, direction), at);
+      EXPECT_TRUE(added.ok()) << added.message();
+      EXPECT_FALSE(call.empty());
+      EXPECT_EQ(call.Run(NameOf{}), std::string(OpName(op)) + " " + DirectionName(direction));
+      call.Clear();
+      EXPECT_TRUE(call.empty());
     }
   }
+}
+
+struct CountOf {
+  template <typename Args>
+  size_t operator()(std::span<const Args> segments) const {
+    return segments.size();
+  }
+};
+
+TEST(KernelArgsTest, ARefusedSegmentIsLeftOut) {
+  KernelCall call;
+  NormProblem problem = test::RmsNormProblem(2, 3);
+  EXPECT_TRUE(call.Add(problem, Apart()).ok());
+  problem.eps = -1.0;
+  EXPECT_EQ(call.Add(problem, Apart()).code(), StatusCode::kInvalidArgument);
+  problem.eps = 0.0;
+  EXPECT_TRUE(call.Add(problem, Apart()).ok());
+  EXPECT_EQ(call.Run(CountOf{}), 2);
+}
+
+struct Batches {
+  template <typename Args>
+  std::vector<int64_t> operator()(std::span<const Args> segments) const {
+    std::vector<int64_t> batches;
+    if constexpr (requires { segments[0].shape; }) {
+      for (const Args& segment : segments) {
+        batches.push_back(segment.shape.batch);
+      }
+    }
+    return batches;
+  }
+};
+
+TEST(KernelArgsTest, BatchNormSegmentsOfEqualBatchAreNeighbours) {
+  KernelCall call;
+  for (const int64_t batch : {2, 1, 2, 1}) {
+    TensorPointers at = Apart();
+    at.outputs[static_cast<size_t>(Role::kMean)] = nullptr;
+    at.outputs[static_cast<size_t>(Role::kRunningMean)] = nullptr;
+    at.outputs[static_cast<size_t>(Role::kRunningVar)] = nullptr;
+    const Status added = call.Add(test::BatchNormInferenceProblem({batch, 3, 2}), at);
+    EXPECT_TRUE(added.ok()) << added.message();
+  }
+  call.GroupAlike();
+  EXPECT_EQ(call.Run(Batches{}), (std::vector<int64_t>{1, 1, 2, 2}));
 }
 
 TEST(KernelArgsTest, RowForwardCarriesEveryField) {

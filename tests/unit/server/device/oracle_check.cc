@@ -226,6 +226,21 @@ void ExpectMatchesOracle(const ProblemInputs& inputs, const server::JobResult& r
   }
 }
 
+void ExpectSameBits(const ProblemInputs& inputs, const server::JobResult& one,
+                    const server::JobResult& other) {
+  const NormProblem& problem = inputs.problem;
+  ASSERT_TRUE(one.status.ok()) << one.status;
+  ASSERT_TRUE(other.status.ok()) << other.status;
+  for (size_t i = 0; i < server::kTensorRoleCount; ++i) {
+    const auto role = static_cast<Role>(i);
+    if (problem.outputs.Has(role)) {
+      EXPECT_EQ(OutputBytes(one, role), OutputBytes(other, role))
+          << OpName(problem.op) << " " << DirectionName(problem.direction) << " " << problem.rows
+          << "x" << problem.hidden_size << " " << TensorRoleName(role);
+    }
+  }
+}
+
 std::string OutputBytes(const server::JobResult& result, TensorRole role) {
   const server::OutputTensor& output = result.outputs[static_cast<size_t>(role)];
   return std::string(reinterpret_cast<const char*>(output.data),

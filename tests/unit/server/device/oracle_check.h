@@ -24,6 +24,10 @@ JobBuilder BuilderFor(const ProblemInputs& inputs);
 /// Every output of an OK result within the tolerance of its dtype around the oracle's value.
 void ExpectMatchesOracle(const ProblemInputs& inputs, const server::JobResult& result);
 
+/// Both results OK, every output equal bit by bit.
+void ExpectSameBits(const ProblemInputs& inputs, const server::JobResult& one,
+                    const server::JobResult& other);
+
 /// The bytes of one output.
 std::string OutputBytes(const server::JobResult& result, server::TensorRole role);
 

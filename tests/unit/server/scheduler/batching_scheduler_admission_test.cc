@@ -115,11 +115,7 @@ TEST_F(BatchingSchedulerAdmissionTest, RetryAfterFollowsServiceTimeAndQueueLengt
   options_.max_queue_requests = 100;
   auto& executor = AddExecutor();
   const auto submit_unmergeable = [&](int n) {
-    for (int i = 0; i < n; ++i) {
-      NormProblem problem = test::RmsNormProblem(1, 4);
-      problem.direction = Direction::kBackward;
-      Submit(test::JobBuilder(problem));
-    }
+    for (int i = 0; i < n; ++i) Submit(test::JobBuilder(test::UnitProblem(1, i)));
   };
   submit_unmergeable(1);
   clock_.Advance(absl::Milliseconds(20));

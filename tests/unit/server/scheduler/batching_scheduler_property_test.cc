@@ -2,8 +2,10 @@
 // against the contract.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <random>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "tests/unit/server/scheduler/scheduler_fixture.h"
 
@@ -40,6 +42,7 @@ class BatchingSchedulerPropertyTest : public SchedulerFixture,
         break;
     }
     test::JobBuilder builder(problem);
+    builder.Priority(Uniform(0, 3) == 0 ? Priority::kBulk : Priority::kInteractive);
     const std::vector<float> weight(static_cast<size_t>(problem.hidden_size),
                                     static_cast<float>(Uniform(0, 2)));
     builder.Input(Role::kWeight, weight);
@@ -53,36 +56,116 @@ class BatchingSchedulerPropertyTest : public SchedulerFixture,
     return builder;
   }
 
+  struct Accepted {
+    Outcome outcome;
+    uint64_t flow;
+    int64_t bytes;
+  };
+  /// Of a flow's accepted jobs those that have not ended, their bytes, those of them without a
+  /// slot, and the ones that had to give way.
+  struct FlowLoad {
+    int unended = 0;
+    int64_t bytes = 0;
+    int waiting = 0;
+    int displaced = 0;
+  };
+  std::array<FlowLoad, 4> LoadOfFlows() {
+    std::array<FlowLoad, 4> load;
+    for (const Accepted& one : accepted_jobs_) {
+      FlowLoad& flow = load[one.flow];
+      if (one.outcome->done()) {
+        flow.displaced += absl::StrContains(one.outcome->result().status.message(), "equal part");
+        continue;
+      }
+      ++flow.unended;
+      flow.bytes += one.bytes;
+      ++flow.waiting;
+    }
+    for (const auto& executor : executors_) {
+      for (int i = 0; i < executor->running(); ++i) {
+        for (const auto& job : executor->batch(i).jobs) --load[job->flow].waiting;
+      }
+    }
+    return load;
+  }
+
+  /// Nobody is refused for want of room below its part, and nobody gives way to one beyond it.
+  void CheckFairness(uint64_t flow, const absl::Status& status,
+                     const std::array<FlowLoad, 4>& before, const std::array<FlowLoad, 4>& after) {
+    int others = 0;
+    int displaced = 0;
+    for (uint64_t other = 0; other < before.size(); ++other) {
+      if (other == flow) continue;
+      others += before[other].unended > 0;
+      displaced += after[other].displaced - before[other].displaced;
+    }
+    const int64_t part = options_.max_queue_requests / (others + 1);
+    const int64_t bytes_part = options_.max_in_flight_bytes / (others + 1);
+    if (absl::StrContains(status.message(), "queue is full")) {
+      EXPECT_GE(before[flow].waiting, part) << "refused below its part";
+      ++refused_;
+    }
+    EXPECT_EQ(after[flow].displaced, before[flow].displaced) << "displaced by its own flow";
+    if (displaced > 0) {
+      EXPECT_TRUE(before[flow].waiting < part || before[flow].bytes < bytes_part);
+    }
+    displaced_ += displaced;
+  }
+
+  // Spelled out, apart from the keys.
+  static void ExpectMayShareLaunch(const NormProblem& a, const NormProblem& b) {
+    EXPECT_EQ(a.op, b.op);
+    EXPECT_EQ(a.direction, b.direction);
+    EXPECT_EQ(a.hidden_size, b.hidden_size);
+    if (a.op != Op::kBatchNorm) {
+      return;
+    }
+    EXPECT_EQ(a.batch_norm_mode, b.batch_norm_mode);
+    const auto planes = [](const BatchNormShape& shape) {
+      return shape.layout == BatchNormLayout::kNchw && shape.spatial > 1 ? shape.spatial : 0;
+    };
+    EXPECT_EQ(planes(a.batch_norm_shape), planes(b.batch_norm_shape));
+    if (a.batch_norm_mode == BatchNormMode::kTraining) {
+      EXPECT_EQ(a.batch_norm_shape.spatial, b.batch_norm_shape.spatial);
+      EXPECT_EQ(a.batch_norm_shape.layout, b.batch_norm_shape.layout);
+    }
+  }
+  static void ExpectMayConcatenate(const Job& a, const Job& b) {
+    EXPECT_EQ(a.problem.direction, Direction::kForward);
+    EXPECT_EQ(a.problem.eps, b.problem.eps);
+    if (a.problem.op == Op::kBatchNorm) {
+      EXPECT_EQ(a.problem.batch_norm_mode, BatchNormMode::kInference);
+    }
+    constexpr auto kWeight = static_cast<size_t>(Role::kWeight);
+    EXPECT_EQ(a.inputs[kWeight].runs.at(0), b.inputs[kWeight].runs.at(0));
+  }
+
   void CheckBatch(const BatchExecutor& executor, const Batch& batch) {
     ASSERT_FALSE(batch.jobs.empty());
+    std::vector<size_t> sizes(batch.segment_jobs.begin(), batch.segment_jobs.end());
+    if (sizes.empty()) {
+      sizes = {batch.jobs.size()};
+    }
     const Job& first = *batch.jobs.front();
     int64_t rows = 0;
     int64_t bytes = 0;
-    for (const auto& job : batch.jobs) {
-      EXPECT_LT(batch.started, job->deadline);
-      rows += job->problem.rows;
-      bytes += ProblemBytes(job->problem) - (bytes == 0 ? 0 : ParameterBytes(job->problem));
-      if (batch.jobs.size() == 1) {
-        continue;
+    size_t next = 0;
+    for (const size_t size : sizes) {
+      ASSERT_GT(size, 0);
+      const Job& leader = *batch.jobs.at(next);
+      for (size_t i = next; i < next + size; ++i) {
+        const Job& job = *batch.jobs.at(i);
+        EXPECT_LT(batch.started, job.deadline);
+        rows += job.problem.rows;
+        bytes += ProblemBytes(job.problem) - (i == next ? 0 : ParameterBytes(job.problem));
+        ExpectMayShareLaunch(first.problem, job.problem);
+        if (size > 1) {
+          ExpectMayConcatenate(leader, job);
+        }
       }
-      // Spelled out, apart from BatchKey.
-      const NormProblem& a = first.problem;
-      const NormProblem& b = job->problem;
-      EXPECT_EQ(b.direction, Direction::kForward);
-      EXPECT_EQ(a.op, b.op);
-      EXPECT_EQ(a.hidden_size, b.hidden_size);
-      EXPECT_EQ(a.eps, b.eps);
-      if (a.op == Op::kBatchNorm) {
-        EXPECT_EQ(b.batch_norm_mode, BatchNormMode::kInference);
-        const auto planes = [](const BatchNormShape& shape) {
-          return shape.layout == BatchNormLayout::kNchw && shape.spatial > 1 ? shape.spatial : 0;
-        };
-        EXPECT_EQ(planes(a.batch_norm_shape), planes(b.batch_norm_shape));
-      }
-      const auto& wa = first.inputs[static_cast<size_t>(Role::kWeight)].runs.at(0);
-      const auto& wb = job->inputs[static_cast<size_t>(Role::kWeight)].runs.at(0);
-      EXPECT_EQ(wa, wb);
+      next += size;
     }
+    EXPECT_EQ(next, batch.jobs.size());
     if (batch.jobs.size() > 1) {
       EXPECT_LE(rows, options_.max_batch_rows);
       EXPECT_LE(bytes, std::min(options_.max_batch_bytes, executor.max_batch_bytes()));
@@ -92,10 +175,13 @@ class BatchingSchedulerPropertyTest : public SchedulerFixture,
 
   std::mt19937 random_{static_cast<uint32_t>(GetParam())};
   std::vector<std::shared_ptr<std::atomic<bool>>> flags_;
+  std::vector<Accepted> accepted_jobs_;
+  int refused_ = 0;
+  int displaced_ = 0;
 };
 
 TEST_P(BatchingSchedulerPropertyTest, EveryJobEndsOnceAndEveryBatchIsLegal) {
-  options_.max_queue_requests = 30;
+  options_.max_queue_requests = 16;
   options_.max_batch_rows = 25;
   options_.max_batch_bytes = 900;
   options_.max_in_flight_bytes = 12'000;
@@ -104,20 +190,25 @@ TEST_P(BatchingSchedulerPropertyTest, EveryJobEndsOnceAndEveryBatchIsLegal) {
   AddExecutor({.device_name = "b", .slots = 1, .max_batch_bytes = 2000});
   const bool lose_devices = GetParam() % 3 == 0;
   int accepted = 0;
-
   for (int step = 0; step < 1500; ++step) {
     const int action = Uniform(0, 99);
     if (action < 60) {
       auto outcome = std::make_shared<test::JobOutcome>();
-      auto job = RandomJob().Build(outcome);
+      // Flow 3 sends about as much as the others together.
+      const auto flow = static_cast<uint64_t>(std::min(3, Uniform(0, 5)));
+      auto job = RandomJob().Flow(flow).Build(outcome);
+      const int64_t bytes = ProblemBytes(job->problem);
+      const std::array<FlowLoad, 4> before = LoadOfFlows();
       const absl::Status status = scheduler().Submit(job);
       EXPECT_EQ(status.ok(), job == nullptr);
       if (status.ok()) {
         accepted_.push_back(outcome);
+        accepted_jobs_.push_back({outcome, flow, bytes});
         ++accepted;
       } else {
         EXPECT_EQ(outcome->calls(), 0);
       }
+      CheckFairness(flow, status, before, LoadOfFlows());
     } else if (action < 85) {
       auto& executor = *executors_[static_cast<size_t>(Uniform(0, 1))];
       if (executor.running() > 0) {
@@ -145,6 +236,10 @@ TEST_P(BatchingSchedulerPropertyTest, EveryJobEndsOnceAndEveryBatchIsLegal) {
     EXPECT_LE(executors_[1]->running(), 1);
   }
   EXPECT_GT(accepted, 300);
+  if (!lose_devices) {
+    EXPECT_GT(refused_, 0) << "the limit was never reached";
+    EXPECT_GT(displaced_, 0) << "nobody ever gave way";
+  }
   for (const auto& executor : executors_) {
     while (executor->running() > 0) {
       executor->Finish();

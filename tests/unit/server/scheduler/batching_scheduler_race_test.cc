@@ -36,6 +36,9 @@ class ThreadedExecutor final : public BatchExecutor {
   int slots() const override { return slots_; }
   bool healthy() const override { return healthy_.load(); }
   int64_t max_batch_bytes() const override { return int64_t{1} << 30; }
+  absl::StatusOr<InputMemory> LeaseInput(int64_t) override {
+    return absl::UnimplementedError("not needed here");
+  }
   void Start(std::unique_ptr<Batch> batch, BatchDone done) override {
     std::lock_guard lock(mutex_);
     queue_.emplace_back(std::move(batch), std::move(done));

@@ -143,22 +143,25 @@ TEST_F(BatchingSchedulerTest, AJobWithoutDeadlineIsNotPassedOverForEver) {
   EXPECT_EQ(executor.batch(0).jobs[0]->problem.hidden_size, 100);
 }
 
-TEST_F(BatchingSchedulerTest, UnequalParametersNeverShareALaunch) {
+TEST_F(BatchingSchedulerTest, EqualParametersAreOneSegmentAndOthersSegmentsOfTheirOwn) {
   auto& executor = AddExecutor();
   SubmitRows(1);
-  const auto submit = [&](std::vector<float> weight) {
-    Submit(test::JobBuilder(test::RmsNormProblem(1, 2)).Input(Role::kWeight, weight));
+  const auto submit = [&](int64_t rows, std::vector<float> weight) {
+    Submit(test::JobBuilder(test::RmsNormProblem(rows, 2)).Input(Role::kWeight, weight));
   };
-  submit({1, 2});
-  submit({1, 3});
-  submit({1, 2});
+  submit(1, {1, 2});
+  submit(2, {1, 3});
+  submit(3, {1, 2});
+  submit(4, {1, 4});
+  submit(5, {1, 3});
   executor.Finish();
-  EXPECT_EQ(executor.batch(0).jobs.size(), 2);
-  executor.Finish();
-  EXPECT_EQ(executor.batch(0).jobs.size(), 1);
+  ASSERT_EQ(executor.running(), 1);
+  EXPECT_THAT(RowsOf(executor.batch(0)), ElementsAre(1, 3, 2, 5, 4));
+  EXPECT_THAT(executor.batch(0).segment_jobs, ElementsAre(2, 2, 1));
+  EXPECT_EQ(executor.batch(0).reason, BatchCloseReason::kSlotFree);
 }
 
-TEST_F(BatchingSchedulerTest, BackwardAndBatchNormTrainingTravelAlone) {
+TEST_F(BatchingSchedulerTest, BackwardAndBatchNormTrainingShareLaunchesEachASegment) {
   auto& executor = AddExecutor();
   SubmitRows(1);
   NormProblem backward = test::RmsNormProblem(2, 4);
@@ -167,14 +170,52 @@ TEST_F(BatchingSchedulerTest, BackwardAndBatchNormTrainingTravelAlone) {
   backward.outputs = test::Roles({Role::kDx});
   NormProblem training = test::BatchNormInferenceProblem({2, 4, 1});
   training.batch_norm_mode = BatchNormMode::kTraining;
-  for (const NormProblem& problem : {backward, backward, training, training}) {
+  for (const NormProblem& problem : {backward, training, backward, training, training}) {
     Submit(test::JobBuilder(problem));
   }
-  for (int i = 0; i < 4; ++i) {
-    executor.Finish();
-    EXPECT_EQ(executor.batch(0).jobs.size(), 1);
-    EXPECT_EQ(executor.batch(0).reason, BatchCloseReason::kSingle);
+  executor.Finish();
+  EXPECT_THAT(executor.batch(0).segment_jobs, ElementsAre(1, 1));
+  EXPECT_EQ(executor.batch(0).jobs[1]->problem.direction, Direction::kBackward);
+  executor.Finish();
+  EXPECT_THAT(executor.batch(0).segment_jobs, ElementsAre(1, 1, 1));
+}
+
+TEST_F(BatchingSchedulerTest, SixtyFourWeightsLeaveInAsManyLaunchesAsTheSegmentLimitTakes) {
+  auto& executor = AddExecutor();
+  SubmitRows(1);
+  for (int copy = 0; copy < 2; ++copy) {
+    for (int i = 0; i < kMaxBatchSegments + 36; ++i) {
+      Submit(test::JobBuilder(test::RmsNormProblem(1, 2))
+                 .Input(Role::kWeight, std::vector<float>{1, static_cast<float>(i)}));
+    }
   }
+  executor.Finish();
+  EXPECT_EQ(executor.batch(0).segment_jobs.size(), kMaxBatchSegments);
+  EXPECT_EQ(executor.batch(0).jobs.size(), kMaxBatchSegments);
+  EXPECT_EQ(executor.batch(0).reason, BatchCloseReason::kSegments);
+  executor.Finish();
+  // The last 36 weights of the first round, and the first 28 of the second.
+  EXPECT_EQ(executor.batch(0).jobs.size(), kMaxBatchSegments);
+  while (executor.running() > 0) {
+    executor.Finish();
+  }
+  EXPECT_EQ(executor.started(),
+            1 + (2 * (kMaxBatchSegments + 36) + kMaxBatchSegments - 1) / kMaxBatchSegments);
+}
+
+TEST_F(BatchingSchedulerTest, ALargeJobTravelsAlone) {
+  auto& executor = AddExecutor();
+  SubmitRows(1);
+  const int64_t rows = kMinLoneJobBytes / 32;  // of four values, in and out
+  SubmitRows(rows);
+  SubmitRows(rows - 1);
+  SubmitRows(1);
+  executor.Finish();
+  EXPECT_THAT(RowsOf(executor.batch(0)), ElementsAre(rows));
+  EXPECT_EQ(executor.batch(0).reason, BatchCloseReason::kSingle);
+  executor.Finish();
+  EXPECT_THAT(RowsOf(executor.batch(0)), ElementsAre(rows - 1));
+  EXPECT_EQ(executor.batch(0).reason, BatchCloseReason::kRows);
 }
 
 TEST_F(BatchingSchedulerTest, EmptyTensorsAreScheduledLikeOthers) {

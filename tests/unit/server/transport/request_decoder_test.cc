@@ -27,6 +27,7 @@ TEST(RequestDecoderTest, RowForwardTakesShapeFromTrailingDimensions) {
   EXPECT_EQ(problem.rows, 2);
   EXPECT_EQ(problem.hidden_size, 12);
   EXPECT_EQ(problem.eps, 1e-5);
+  EXPECT_EQ((*decoded.job)->priority, Priority::kInteractive);
   EXPECT_EQ(problem.inputs, Roles({TensorRole::kX, TensorRole::kWeight, TensorRole::kBias}));
   EXPECT_EQ(problem.outputs, Roles({TensorRole::kY}));
   EXPECT_EQ((*decoded.job)->inputs[static_cast<size_t>(TensorRole::kX)].size_bytes, 96);
@@ -39,12 +40,14 @@ TEST(RequestDecoderTest, OptionsReachTheProblem) {
   request.mutable_rms_norm()->set_rounding(norm::v1::ROUNDING_NORMALIZED_FIRST);
   *request.mutable_residual() = Zeros({2, 3, 4});
   request.set_return_statistics(true);
+  request.set_priority(norm::v1::PRIORITY_BULK);
   Decoded<NormalizeRequest> decoded(request);
   ASSERT_TRUE(decoded.job.ok()) << decoded.job.status();
   const NormProblem& problem = (*decoded.job)->problem;
   EXPECT_EQ(problem.eps, 0.0);
   EXPECT_EQ(problem.weight_offset, 1.0);
   EXPECT_EQ(problem.rounding, Rounding::kNormalizedFirst);
+  EXPECT_EQ((*decoded.job)->priority, Priority::kBulk);
   EXPECT_EQ(problem.outputs, Roles({TensorRole::kY, TensorRole::kResidualSum, TensorRole::kRstd}));
 }
 

@@ -121,6 +121,9 @@ INSTANTIATE_TEST_SUITE_P(
                     r->clear_weight();
                   },
                   &RmsForward, "rms_norm.weight_offset", "needs a weight"},
+        Rejection{"UnknownPriority",
+                  [](R r) { r->set_priority(static_cast<norm::v1::Priority>(2)); }, &RmsForward,
+                  "priority", "2 is not a known priority"},
         Rejection{
             "UnknownRounding",
             [](R r) { r->mutable_rms_norm()->set_rounding(static_cast<norm::v1::Rounding>(7)); },

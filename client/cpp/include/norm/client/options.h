@@ -24,9 +24,23 @@ struct RetryPolicy {
   double jitter = 0.2;  // each wait is scaled by a random factor in [1 - jitter, 1 + jitter]
 };
 
+/// How requests with large tensors travel: in rows over a NormalizeStream, up and down at the same
+/// time, so that they may be larger than a message and, where rows do not depend on each other,
+/// larger than the device's memory.
+struct ChunkOptions {
+  // Requests with more bytes of tensors in the shape of x go in rows; smaller ones in one message.
+  // Must stay below the server's max_message_bytes.
+  int64_t above_bytes = int64_t{128} << 20;
+  int64_t chunk_bytes = int64_t{4} << 20;  // of one message; one row at least
+  // Rows sent and not yet returned; the server's stream_window_bytes or less holds up no other
+  // request of a stream.
+  int64_t window_bytes = int64_t{64} << 20;
+};
+
 /// Options of a Client.
 struct ClientOptions {
   RetryPolicy retry;
+  ChunkOptions chunks;  // of calls; streams have their own
   // TCP connections; calls take them in turn. One connection carries about 1.5 GB/s each way.
   int connections = 1;
   // Largest reply taken. The default is the largest message of the protocol, so that the server's
@@ -37,12 +51,13 @@ struct ClientOptions {
   std::optional<absl::Duration> keepalive_interval;
 };
 
-/// How many bytes of a request the transport is done with; written by it, read by whoever shows
-/// progress. gRPC 1.51 gives the memory of one message back all at once, when its last byte is
-/// sent.
+/// How many bytes of a request the transport is done with, and how much of its result has come;
+/// written by it, read by whoever shows progress. gRPC 1.51 gives the memory of one message back all
+/// at once, when its last byte is sent: only a request in rows shows steps.
 struct TransferProgress {
   std::atomic<int64_t> total_bytes{0};
   std::atomic<int64_t> sent_bytes{0};
+  std::atomic<double> returned{0};  // share of the result, of a request in rows
 };
 
 /// Options of one call beside its deadline.

@@ -13,6 +13,10 @@
 
 namespace norm::client {
 
+/// Who goes first when requests wait on the server: interactive ones, bulk ones with what is left
+/// and a guaranteed share.
+enum class Priority : uint8_t { kInteractive, kBulk };
+
 /// y = x * rstd * (weight + weight_offset), rstd = 1 / sqrt(mean(x^2) + eps), over the trailing
 /// normalized_dims of x.
 struct RmsNormRequest {
@@ -26,6 +30,7 @@ struct RmsNormRequest {
   double weight_offset = 0.0;  // 1 for Gemma's weights
   Rounding rounding = Rounding::kOnce;
   bool return_statistics = false;
+  Priority priority = Priority::kInteractive;
 };
 
 /// y = (x - mean) * rstd * weight + bias, over the trailing normalized_dims of x; biased variance.
@@ -38,6 +43,7 @@ struct LayerNormRequest {
   double eps = 1e-5;
   Rounding rounding = Rounding::kOnce;
   bool return_statistics = false;
+  Priority priority = Priority::kInteractive;
 };
 
 /// Momentum weights the new value; a cumulative average uses 1 / (num_batches_tracked + 1).
@@ -59,6 +65,7 @@ struct BatchNormRequest {
   double eps = 1e-5;
   RunningAverage average = 0.1;
   bool return_statistics = false;
+  Priority priority = Priority::kInteractive;
 };
 
 /// Which gradients of the parameters to return. bias stands for "forward had a bias".
@@ -77,6 +84,7 @@ struct RmsNormBackwardRequest {
   int normalized_dims = 1;
   double eps = 1e-6;
   double weight_offset = 0.0;
+  Priority priority = Priority::kInteractive;
 };
 
 struct LayerNormBackwardRequest {
@@ -89,6 +97,7 @@ struct LayerNormBackwardRequest {
   ParameterGradients gradients;
   int normalized_dims = 1;
   double eps = 1e-5;
+  Priority priority = Priority::kInteractive;
 };
 
 struct BatchNormBackwardRequest {
@@ -103,6 +112,7 @@ struct BatchNormBackwardRequest {
   std::optional<TensorView> running_var = std::nullopt;
   ParameterGradients gradients;
   double eps = 1e-5;
+  Priority priority = Priority::kInteractive;
 };
 
 using ForwardRequest = std::variant<RmsNormRequest, LayerNormRequest, BatchNormRequest>;

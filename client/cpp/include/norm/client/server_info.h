@@ -25,6 +25,11 @@ struct ServerLimits {
   uint64_t max_batch_rows = 0;
   uint64_t max_batch_bytes = 0;
   uint32_t slots_per_device = 0;
+  uint64_t max_unsent_bytes = 0;  // responses that wait for their readers
+  uint64_t write_timeout_us = 0;  // a response not taken within this time breaks its call off
+  uint64_t max_queue_delay_us = 0;
+  uint64_t max_stream_uploads = 0;
+  uint64_t stream_window_bytes = 0;
 };
 
 struct Capability {

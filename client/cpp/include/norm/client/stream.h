@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "norm/client/options.h"
 #include "norm/client/requests.h"
 
 namespace norm::client {
@@ -17,6 +18,10 @@ namespace norm::client {
 struct StreamOptions {
   // Requests that have not left yet; Submit waits while more than this is queued.
   int64_t max_unsent_bytes = int64_t{256} << 20;
+  ChunkOptions chunks;
+  // Requests that travel in rows at once; more wait for their turn. The server's max_stream_uploads
+  // or less.
+  int max_uploads = 16;
 };
 
 /// A bidirectional stream: requests go out in order of submission, results come back in order of
@@ -29,9 +34,9 @@ struct StreamOptions {
 ///             CANCELLED when it is destroyed.
 /// Retries:    none; a request that failed with UNAVAILABLE is submitted again by the caller.
 /// Threads:    every method may be called from several threads at once. Callbacks run one at a time
-/// on the thread that the
-///             stream owns; they may submit, and must not call Finish or destroy the stream.
-/// Ownership:  joins its thread on destruction, after every completion was delivered. Where no thread
+///             on a thread of the stream (one, and two more once tensors travel in rows); they may
+///             submit, and must not call Finish or destroy the stream.
+/// Ownership:  joins its threads on destruction, after every completion was delivered. Where no thread
 ///             can be started every request completes with UNAVAILABLE; status() says why.
 class NormalizeStream {
  public:

@@ -86,11 +86,16 @@ class TensorView {
   std::shared_ptr<const void> owner_;
 };
 
-/// A C-contiguous tensor that owns its memory (aligned to 64 bytes). Copies share the memory.
+/// A C-contiguous tensor that owns its memory (aligned to 64 bytes, or as Over was given it). Copies
+/// share the memory.
 class Tensor {
  public:
   /// Elements are not initialized. Errors: as TensorView::Validate.
   static absl::StatusOr<Tensor> Allocate(DType dtype, std::vector<int64_t> shape);
+  /// The elements at `memory`, which is aligned to its elements. Errors: as TensorView::Validate,
+  /// and INVALID_ARGUMENT for a byte count that does not match the shape.
+  static absl::StatusOr<Tensor> Over(DType dtype, std::vector<int64_t> shape,
+                                     std::shared_ptr<std::byte[]> memory, int64_t size_bytes);
   /// A contiguous copy of the values of `view`. Errors: as TensorView::Validate.
   static absl::StatusOr<Tensor> CopyOf(const TensorView& view);
 

@@ -1,0 +1,8 @@
+// Kernels of LayerNorm rows in a block for f32 activations.
+#include "row_norm/row_norm_forward_block_kernels.cuh"
+
+namespace norm_device {
+
+template const void* BlockRowsKernel<ElementPair<F32, F32>>(RowMethod, int);
+
+}  // namespace norm_device
