@@ -74,9 +74,15 @@ class StreamConnection final : public LoadConnection {
 
 class EchoConnection final : public LoadConnection {
  public:
-  EchoConnection(client::Client& client, const std::vector<PreparedCase>& cases, EchoSize size,
+  /// Calls where `stream` is null.
+  EchoConnection(client::Client& client, std::unique_ptr<client::EchoStream> stream,
+                 const std::vector<PreparedCase>& cases, EchoSize size,
                  const std::vector<int64_t>& response_bytes)
-      : client_(client), cases_(cases), size_(size), response_bytes_(response_bytes) {}
+      : client_(client),
+        stream_(std::move(stream)),
+        cases_(cases),
+        size_(size),
+        response_bytes_(response_bytes) {}
 
   absl::StatusOr<LoadReply> Send(size_t case_index, int64_t ordinal,
                                  absl::Duration timeout) override {
@@ -84,8 +90,9 @@ class EchoConnection final : public LoadConnection {
     const client::EncodedRequest& request =
         same ? cases_[case_index].request(ordinal).encoded : empty_;
     const int64_t response_bytes = same ? response_bytes_[case_index] : 0;
-    if (absl::Status status = client_.Echo(request, response_bytes, timeout); !status.ok())
-      return status;
+    const absl::Status status = stream_ != nullptr ? stream_->Echo(request, response_bytes, timeout)
+                                                   : client_.Echo(request, response_bytes, timeout);
+    if (!status.ok()) return status;
     return LoadReply{.bytes_sent = request.size_bytes(),
                      .bytes_received = response_bytes,
                      .message_bytes = response_bytes};
@@ -93,6 +100,7 @@ class EchoConnection final : public LoadConnection {
 
  private:
   client::Client& client_;
+  const std::unique_ptr<client::EchoStream> stream_;
   const std::vector<PreparedCase>& cases_;
   const EchoSize size_;
   const std::vector<int64_t>& response_bytes_;
@@ -110,9 +118,12 @@ absl::StatusOr<std::unique_ptr<LoadConnection>> OpenConnection(
 }
 
 std::unique_ptr<LoadConnection> OpenEcho(client::Client& client,
-                                         const std::vector<PreparedCase>& cases, EchoSize size,
+                                         const std::vector<PreparedCase>& cases,
+                                         LoadTransport transport, EchoSize size,
                                          const std::vector<int64_t>& response_bytes) {
-  return std::make_unique<EchoConnection>(client, cases, size, response_bytes);
+  return std::make_unique<EchoConnection>(
+      client, transport == LoadTransport::kStream ? client.OpenEchoStream() : nullptr, cases, size,
+      response_bytes);
 }
 
 }  // namespace norm::normctl

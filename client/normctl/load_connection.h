@@ -39,7 +39,8 @@ absl::StatusOr<std::unique_ptr<LoadConnection>> OpenConnection(
 /// Echoes of the same requests, each with a response of as many bytes as
 /// `response_bytes[case_index]`; or of messages without bytes.
 std::unique_ptr<LoadConnection> OpenEcho(client::Client& client,
-                                         const std::vector<PreparedCase>& cases, EchoSize size,
+                                         const std::vector<PreparedCase>& cases,
+                                         LoadTransport transport, EchoSize size,
                                          const std::vector<int64_t>& response_bytes);
 
 }  // namespace norm::normctl

@@ -99,7 +99,8 @@ class LoadSession::Side {
         OpenConnection(**client, cases_, options.transport);
     if (!connection.ok()) return connection.status();
     connections_.push_back(*std::move(connection));
-    if (echo_.has_value()) echoes_.push_back(OpenEcho(**client, cases_, *echo_, response_bytes_));
+    if (echo_.has_value())
+      echoes_.push_back(OpenEcho(**client, cases_, options.transport, *echo_, response_bytes_));
     clients_.push_back(*std::move(client));
     return absl::OkStatus();
   }

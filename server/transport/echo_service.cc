@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "grpcpp/server_context.h"
+#include "grpcpp/support/async_stream.h"
 #include "grpcpp/support/async_unary_call.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/slice.h"
@@ -44,6 +47,34 @@ absl::StatusOr<grpc::ByteBuffer> Resize(const grpc::ByteBuffer& message, size_t 
   }
   if (missing > 0) kept.emplace_back(std::string(missing, '\0'));
   return grpc::ByteBuffer(kept.data(), kept.size());
+}
+
+absl::Status ResizeTo(size_t size, grpc::ByteBuffer* message) {
+  if (size == message->Length()) return absl::OkStatus();
+  absl::StatusOr<grpc::ByteBuffer> resized = Resize(*message, size);
+  if (!resized.ok()) return resized.status();
+  *message = *std::move(resized);
+  return absl::OkStatus();
+}
+
+/// What response_bytes at the beginning of `message` asks for; absent where it does not stand there.
+std::optional<uint64_t> ResponseBytes(const grpc::ByteBuffer& message) {
+  constexpr uint8_t kTag = 0x11;  // field 2, 64 bits
+  constexpr size_t kPrefixBytes = 9;
+  std::vector<grpc::Slice> slices;
+  if (message.Length() < kPrefixBytes || !message.Dump(&slices).ok()) return std::nullopt;
+  uint8_t prefix[kPrefixBytes] = {};
+  size_t filled = 0;
+  for (const grpc::Slice& slice : slices) {
+    const size_t here = std::min(kPrefixBytes - filled, slice.size());
+    std::copy_n(slice.begin(), here, prefix + filled);
+    filled += here;
+    if (filled == kPrefixBytes) break;
+  }
+  if (prefix[0] != kTag) return std::nullopt;
+  uint64_t size = 0;
+  for (int i = 0; i < 8; ++i) size |= static_cast<uint64_t>(prefix[1 + i]) << (8 * i);
+  return size;
 }
 
 class EchoCall final : public Call {
@@ -87,11 +118,7 @@ class EchoCall final : public Call {
       return absl::InvalidArgumentError(
           absl::StrCat(kSizeMetadata, ": '", text, "' is no number of bytes"));
     }
-    if (size == message_.Length()) return absl::OkStatus();
-    absl::StatusOr<grpc::ByteBuffer> resized = Resize(message_, size);
-    if (!resized.ok()) return resized.status();
-    message_ = *std::move(resized);
-    return absl::OkStatus();
+    return ResizeTo(size, &message_);
   }
 
   void OnFinished(bool) {}
@@ -106,7 +133,107 @@ class EchoCall final : public Call {
   CallEvent<EchoCall> finished_{this, &EchoCall::OnFinished};
 };
 
+/// Reads on while it writes, as NormalizeStream does; at most kMaxUnsent messages wait to be sent.
+/// Every event of a call comes on the thread of its queue.
+class EchoStreamCall final : public Call, private StopListener {
+ public:
+  static void Arm(EchoAsyncService& service, grpc::ServerCompletionQueue& queue,
+                  const ServingContext& context) {
+    auto* call = new EchoStreamCall(service, queue, context);
+    service.RequestEchoStream(&call->server_context_, &call->stream_, &queue, &queue,
+                              call->arrived_.Tag());
+  }
+
+ private:
+  static constexpr size_t kMaxUnsent = 16;
+
+  EchoStreamCall(EchoAsyncService& service, grpc::ServerCompletionQueue& queue,
+                 const ServingContext& context)
+      : Call(context.calls), service_(service), queue_(queue), context_(context) {}
+  ~EchoStreamCall() override {
+    if (open_) context_.calls.RemoveListener(this);
+  }
+
+  void OnStop() override { server_context_.TryCancel(); }
+
+  void OnArrived(bool ok) {
+    if (!ok) return;
+    Begin();
+    Arm(service_, queue_, context_);
+    open_ = true;
+    context_.calls.AddListener(this);
+    Advance();
+  }
+
+  void OnRead(bool ok) {
+    reading_ = false;
+    if (!ok) {
+      ended_ = true;
+    } else {
+      const std::optional<uint64_t> size = ResponseBytes(incoming_);
+      if (size.has_value()) status_ = ResizeTo(*size, &incoming_);
+      if (status_.ok()) {
+        unsent_.push_back(incoming_);
+      } else {
+        ended_ = true;
+      }
+      incoming_.Clear();
+    }
+    Advance();
+  }
+
+  void OnWritten(bool ok) {
+    writing_ = false;
+    if (!ok) {
+      unsent_.clear();
+      ended_ = true;
+    }
+    Advance();
+  }
+
+  void OnFinished(bool) {}
+
+  void Advance() {
+    if (!writing_ && !unsent_.empty()) {
+      writing_ = true;
+      stream_.Write(unsent_.front(), written_.Tag());
+      unsent_.pop_front();
+    }
+    if (!reading_ && !ended_ && unsent_.size() < kMaxUnsent) {
+      reading_ = true;
+      stream_.Read(&incoming_, read_.Tag());
+    }
+    if (ended_ && !reading_ && !writing_ && unsent_.empty() && !finishing_) {
+      finishing_ = true;
+      stream_.Finish(ToGrpcStatus(status_), finished_.Tag());
+    }
+  }
+
+  EchoAsyncService& service_;
+  grpc::ServerCompletionQueue& queue_;
+  const ServingContext& context_;
+  grpc::ServerContext server_context_;
+  grpc::ServerAsyncReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer> stream_{&server_context_};
+  CallEvent<EchoStreamCall> arrived_{this, &EchoStreamCall::OnArrived};
+  CallEvent<EchoStreamCall> read_{this, &EchoStreamCall::OnRead};
+  CallEvent<EchoStreamCall> written_{this, &EchoStreamCall::OnWritten};
+  CallEvent<EchoStreamCall> finished_{this, &EchoStreamCall::OnFinished};
+  bool open_ = false;
+  bool reading_ = false;
+  bool writing_ = false;
+  bool ended_ = false;  // reads no more
+  bool finishing_ = false;
+  absl::Status status_;
+  grpc::ByteBuffer incoming_;
+  std::deque<grpc::ByteBuffer> unsent_;
+};
+
 }  // namespace
+
+void ArmEchoStream(EchoAsyncService& service, grpc::ServerCompletionQueue& queue,
+                   const ServingContext& context) {
+  EchoStreamCall::Arm(service, queue, context);
+}
 
 void ArmEchoCall(EchoAsyncService& service, grpc::ServerCompletionQueue& queue,
                  const ServingContext& context) {

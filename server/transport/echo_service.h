@@ -7,11 +7,15 @@
 
 namespace norm::server {
 
-using EchoAsyncService = norm::v1::EchoService::WithRawMethod_Echo<norm::v1::EchoService::Service>;
+using EchoAsyncService = norm::v1::EchoService::WithRawMethod_Echo<
+    norm::v1::EchoService::WithRawMethod_EchoStream<norm::v1::EchoService::Service>>;
 
 /// Waits for one call on `queue`; a call that arrives arms its successor. `service`, `queue` and
 /// `context` must outlive all calls.
 void ArmEchoCall(EchoAsyncService& service, grpc::ServerCompletionQueue& queue,
                  const ServingContext& context);
+/// The same for one stream.
+void ArmEchoStream(EchoAsyncService& service, grpc::ServerCompletionQueue& queue,
+                   const ServingContext& context);
 
 }  // namespace norm::server

@@ -113,6 +113,7 @@ class GrpcServer::Impl {
       for (int i = 0; i < kArmedUnaryCalls; ++i) {
         ArmUnaryCalls(norm_service_, *queue, inbox, context_);
         ArmEchoCall(echo_service_, *queue, context_);
+        if (i < kArmedStreamCalls) ArmEchoStream(echo_service_, *queue, context_);
       }
       for (int i = 0; i < kArmedStreamCalls; ++i)
         ArmStreamCall(norm_service_, *queue, inbox, context_);

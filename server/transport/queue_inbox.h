@@ -16,11 +16,11 @@ namespace norm::server {
 /// batch are sent by the threads of the queues that their calls came from, for one wake-up a queue.
 ///
 /// Ownership:  borrows the queue. Every posted event must have completed before the queue is shut
-///             down, and every Post have returned before this is destroyed.
+///             down; destroyed after the queue's thread has ended and every Post has returned.
 /// Threads:    Post from any.
 class QueueInbox final : private CompletionEvent {
  public:
-  explicit QueueInbox(grpc::ServerCompletionQueue& queue) : queue_(queue) {}
+  explicit QueueInbox(grpc::CompletionQueue& queue) : queue_(queue) {}
   QueueInbox(const QueueInbox&) = delete;
   QueueInbox& operator=(const QueueInbox&) = delete;
 
@@ -31,7 +31,7 @@ class QueueInbox final : private CompletionEvent {
   void Complete(bool ok) override ABSL_LOCKS_EXCLUDED(mutex_);
   void Wake();
 
-  grpc::ServerCompletionQueue& queue_;
+  grpc::CompletionQueue& queue_;
   grpc::Alarm alarm_;  // used by whoever set waking_, then by Complete
   std::mutex mutex_;
   bool waking_ ABSL_GUARDED_BY(mutex_) = false;  // the alarm is set, or Complete runs

@@ -230,6 +230,20 @@ TEST_F(NormctlBenchTest, AnEchoHasTheSizesOfTheMessagesAndNoRequests) {
   EXPECT_EQ(statistics.bytes_in(), (requests + 1) * 2 * tensor);
 }
 
+TEST_F(NormctlBenchTest, AStreamIsComparedWithAStreamOfEchoes) {
+  const nlohmann::json report = Report(
+      "--direction backward --shape 16x64 --dtype f32 --in-flight 3 --warm-up 0 --duration 0.2 "
+      "--transport stream --echo");
+  const nlohmann::json& echo = report["echo"];
+  const int64_t echoes = echo["completed"];
+  ASSERT_GE(echoes, 1);
+  EXPECT_EQ(echo["failed"], 0);
+  const int64_t tensor = 16 * 64 * 4;
+  EXPECT_GT(echo["bytes_sent"].get<int64_t>() / echoes, 2 * tensor);
+  EXPECT_GT(echo["bytes_received"].get<int64_t>() / echoes, tensor);
+  EXPECT_LT(echo["bytes_received"].get<int64_t>() / echoes, tensor + 200);
+}
+
 TEST_F(NormctlBenchTest, AnEmptyEchoHasNoBytes) {
   const nlohmann::json report =
       Report("--shape 2x8 --warm-up 0 --duration 0.1 --transport stream --echo=empty");

@@ -11,6 +11,7 @@
 #include "answer_threads.h"
 #include "call_status.h"
 #include "channel_pool.h"
+#include "echo_stream.h"
 #include "encoded_request.h"
 #include "google/protobuf/wrappers.pb.h"
 #include "request_encoder.h"
@@ -237,6 +238,11 @@ absl::Status Client::Echo(const EncodedRequest& request, int64_t response_bytes,
   if (static_cast<int64_t>(reply->Length()) == response_bytes) return absl::OkStatus();
   return absl::InternalError(absl::StrCat("the echo has ", reply->Length(), " bytes, not the ",
                                           response_bytes, " asked for"));
+}
+
+std::unique_ptr<EchoStream> Client::OpenEchoStream() {
+  return std::unique_ptr<EchoStream>(
+      new EchoStream(std::make_unique<EchoStream::Impl>(impl_->NextChannel())));
 }
 
 absl::StatusOr<Health> Client::CheckHealth(const std::string& service, absl::Duration timeout) {

@@ -2,7 +2,7 @@
 """Measures what normd promises of its serving path: every load by `normctl bench`, one after another on one machine.
 
 Usage: bars.py --normd PROGRAM --normctl PROGRAM --out FILE.json [--sweep FILE.json] [--peer PROGRAM ARGUMENT...]
-       [--device cuda|cpu] [--seconds S] [--only NAME,...] [--commit HASH]
+       [--device cuda|cpu] [--seconds S] [--warm-up S] [--only NAME,...] [--commit HASH]
 
 --peer, the last flag, is a command that serves norm.v1 (client/normctl/peers): `--listen` and `--port-file` are added, and it is
 measured by the loads that have a peer. FILE.json holds each load's command and what bench said; readme_tables.py writes the
@@ -28,6 +28,8 @@ WEIGHTS = "op=rms_norm shape=4x4096 dtype=bf16 weight=inline sets=64\n"
 LOADS = {
     "1mib_1": ("--shape 128x4096 --connections 1 --in-flight 2 --echo", 1),
     "1mib_4": ("--shape 128x4096 --connections 4 --in-flight 2 --echo", 1),
+    "1mib_1_deep": ("--shape 128x4096 --connections 1 --in-flight 4 --echo", 1),
+    "1mib_4_deep": ("--shape 128x4096 --connections 4 --in-flight 4 --echo", 1),
     "64mib_1": ("--shape 8192x4096 --connections 1 --in-flight 2 --echo", 2),
     "64mib_4": ("--shape 8192x4096 --connections 4 --in-flight 2 --echo", 2),
     "small": (f"{SMALL} --echo=empty", 1),
@@ -99,6 +101,10 @@ def gpu_name():
 
 
 def run_all(options, folder):
+    """Measures, and writes after each group what there is."""
+    def write():
+        pathlib.Path(options.out).write_text(json.dumps(report, indent=1) + "\n")
+
     def measured(loads, address, only):
         weights = pathlib.Path(folder) / "weights.txt"
         weights.write_text(WEIGHTS)
@@ -106,7 +112,7 @@ def run_all(options, folder):
         for name, (arguments, share) in loads.items():
             if only and name not in only:
                 continue
-            timing = f"--warm-up 0.2 --duration {options.seconds * share:g}"
+            timing = f"--warm-up {options.warm_up:g} --duration {options.seconds * share:g}"
             runs[name] = bench(options.normctl, address, f"{arguments.format(weights=weights)} {timing}")
             print(describe(name, runs[name]), flush=True)
         return runs
@@ -116,20 +122,20 @@ def run_all(options, folder):
     normd = [options.normd, f"--device={options.device}", "--metrics_listen=127.0.0.1:0"]
     with serving(normd, folder, "--port_file") as address:
         report["normd"] = measured(LOADS, address, options.only)
-        if options.peer and "peer" not in (options.only or ["peer"]):
-            options.peer = None
+        write()
         if options.peer:
             report["normd_beside_peer"] = measured(PEER_LOADS, address, None)
+            write()
         if options.sweep:
             seconds = f"--warm-up 0.1 --duration {options.seconds / 2:g}"
-            run = bench(options.normctl, address, f"{SMALL} --sweep --echo {seconds}")
+            run = bench(options.normctl, address, f"{SMALL} --sweep {seconds}")
             if "report" in run:
                 pathlib.Path(options.sweep).write_text(json.dumps(run["report"], indent=1) + "\n")
             print("sweep       ", run.get("error", "written"), flush=True)
     if options.peer:
         with serving(options.peer, folder, "--port-file") as address:
             report["peer"] = measured(PEER_LOADS, address, None)
-    return report
+            write()
 
 
 def main(arguments):
@@ -140,13 +146,13 @@ def main(arguments):
     parser.add_argument("--sweep", metavar="FILE.json")
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--seconds", type=float, default=4, help="of a load; twice as long for 64 MiB")
-    parser.add_argument("--only", type=lambda text: text.split(","), help="names of loads; peer: those of the peer")
+    parser.add_argument("--warm-up", type=float, default=0.5, help="seconds before each")
+    parser.add_argument("--only", type=lambda text: text.split(","), help="names of loads [all]")
     parser.add_argument("--commit", default="unknown")
     parser.add_argument("--peer", nargs=argparse.REMAINDER, metavar="PROGRAM ARGUMENT...")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
-        report = run_all(options, folder)
-    pathlib.Path(options.out).write_text(json.dumps(report, indent=1) + "\n")
+        run_all(options, folder)
 
 
 if __name__ == "__main__":

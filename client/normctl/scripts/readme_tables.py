@@ -13,6 +13,7 @@ import sys
 REGION = re.compile(r"(<!-- serving results -->\n).*?(<!-- end of serving results -->)", re.DOTALL)
 RESULTS = "client/normctl/results"
 ECHOES = (("1mib_1", "1 MiB, 1 connection x 2 in flight"), ("1mib_4", "1 MiB, 4 connections x 2"),
+          ("1mib_1_deep", "1 MiB, 1 connection x 4"), ("1mib_4_deep", "1 MiB, 4 connections x 4"),
           ("64mib_1", "64 MiB, 1 connection x 2"), ("64mib_4", "64 MiB, 4 connections x 2"))
 
 
@@ -68,10 +69,30 @@ def rows(report):
     return lines
 
 
+STAGES = ("outside", "decode", "queue", "copy_in", "kernel", "copy_out", "other")
+
+
+def stages(report):
+    """Where a request's time goes, for the loads that have stages."""
+    lines = []
+    for name, title in (("lone", "4x4096, one call at a time"), ("1mib_1", "1 MiB, 1 connection x 2"),
+                        ("64mib_1", "64 MiB, 1 connection x 2")):
+        one = report["normd"].get(name, {}).get("report")
+        if one is None or not one.get("stages_us"):
+            continue
+        server = one["server_stages_us"]
+        lines.append([title] + [f"{one['stages_us'][stage]['p50']:,.0f}" for stage in STAGES] +
+                     [f"{server[stage]:,.0f}" for stage in ("encode", "send")])
+    if not lines:
+        return ""
+    return ("\nWhere a request's time goes, p50 in us (encode and send: means, parts of outside):\n\n" +
+            table(["load", *STAGES, "encode", "send"], lines))
+
+
 def render(report):
     head = (f"{report['device']}, {report['cores']} cores for server and client, {report['date']}, commit {report['commit'][:12]}; "
             "RMSNorm of bf16 over loopback, GB/s both ways.\n\n")
-    return head + table(["load", "normd", "compared with", "", "promised"], rows(report))
+    return head + table(["load", "normd", "compared with", "", "promised"], rows(report)) + stages(report)
 
 
 def main(arguments):
@@ -80,8 +101,9 @@ def main(arguments):
     root = pathlib.Path(roots[0] if roots else pathlib.Path(__file__).resolve().parents[3])
     readme = root / "README.md"
     text = readme.read_text()
-    report = json.loads((root / RESULTS / "h200.json").read_text())
-    fresh = REGION.sub(lambda region: region.group(1) + render(report) + region.group(2), text)
+    path = root / RESULTS / "h200.json"
+    tables = render(json.loads(path.read_text())) if path.exists() else "Not measured yet.\n"
+    fresh = REGION.sub(lambda region: region.group(1) + tables + region.group(2), text)
     if fresh == text:
         return 0
     if check:

@@ -59,6 +59,14 @@ class ReadmeTablesTest(unittest.TestCase):
                 "| 4x4096, 16 connections x 8 | 30,000 calls/s | PyTorch 2: 1,500 calls/s | 20.0x | 20x |"):
             self.assertIn(row, text)
 
+    def test_stages_stand_beside_what_the_server_counts(self):
+        report = json.loads(json.dumps(REPORT))
+        self.assertNotIn("Where a request's time goes", readme_tables.render(report))
+        report["normd"]["lone"]["report"].update({
+            "stages_us": {stage: {"p50": float(number)} for number, stage in enumerate(readme_tables.STAGES)},
+            "server_stages_us": {"encode": 2.4, "send": 31.6}})
+        self.assertIn("| 4x4096, one call at a time | 0 | 1 | 2 | 3 | 4 | 5 | 6 | 2 | 32 |", readme_tables.render(report))
+
     def test_a_load_that_failed_has_none(self):
         text = readme_tables.render(REPORT)
         self.assertNotIn("64 MiB", text)

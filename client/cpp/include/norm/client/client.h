@@ -62,6 +62,8 @@ class Client {
   /// Errors: INVALID_ARGUMENT for a response more than 1024 bytes longer than the request; INTERNAL
   /// when another number of bytes comes back.
   absl::Status Echo(const EncodedRequest& request, int64_t response_bytes, absl::Duration timeout);
+  /// The same on a stream of one of the connections: the floor of a NormalizeStream.
+  std::unique_ptr<EchoStream> OpenEchoStream();
   /// Health of one service ("norm.v1.NormalizationService"), or of the whole server for "".
   absl::StatusOr<Health> CheckHealth(const std::string& service, absl::Duration timeout);
 

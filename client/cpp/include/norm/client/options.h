@@ -41,7 +41,7 @@ struct ChunkOptions {
 struct ClientOptions {
   RetryPolicy retry;
   ChunkOptions chunks;  // of calls; streams have their own
-  // TCP connections; calls take them in turn. One connection carries about 1 GB/s each way.
+  // TCP connections; calls take them in turn. One connection carries about 1.5 GB/s each way.
   int connections = 1;
   // Largest reply taken. The default is the largest message of the protocol, so that the server's
   // limit is the one that counts.
