@@ -32,9 +32,11 @@ absl::Status CudaFlight::Lease(BufferPool& pool, int64_t bytes, std::shared_ptr<
 absl::Status CudaFlight::Prepare(const Batch& batch, bool alone) {
   MakeBatchLayout(batch, layout_);
   const int64_t bytes = layout_.input_bytes + layout_.output_bytes;
-  way_ = bytes <= resources_.ways.mapped_bytes          ? Way::kMapped
-         : bytes <= resources_.ways.mapped_output_bytes ? Way::kMappedOutput
-                                                        : Way::kStaged;
+  // Mapped memory is one slab: page-locked inputs, which lie elsewhere, are for the copy engine.
+  const bool gathers_all = layout_.gathered_bytes == layout_.input_bytes;
+  way_ = bytes <= resources_.ways.mapped_bytes && gathers_all ? Way::kMapped
+         : bytes <= resources_.ways.mapped_output_bytes       ? Way::kMappedOutput
+                                                              : Way::kStaged;
   slices_ = alone && way_ == Way::kStaged && MaySlice(layout_, resources_.ways)
                 ? PlanRowSlices(layout_.segments[0].problem, resources_.ways.slice_bytes,
                                 CudaSlot::kMaxSlices)

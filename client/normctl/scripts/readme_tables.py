@@ -92,7 +92,7 @@ def stages(report):
 def render(report):
     head = (f"{report['device']}, {report['cores']} cores for server and client, {report['date']}, commit {report['commit'][:12]}; "
             "RMSNorm of bf16 over loopback, GB/s both ways.\n\n")
-    return head + table(["load", "normd", "compared with", "", "promised"], rows(report)) + stages(report)
+    return head + table(["load", "normd", "compared with", "", "bar"], rows(report)) + stages(report)
 
 
 def main(arguments):
