@@ -1,6 +1,5 @@
 #include "server/transport/listen_address.h"
 
-#include <netdb.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -12,25 +11,8 @@
 #include "absl/strings/string_view.h"
 
 namespace norm::server {
-namespace {
 
-absl::Status TryBind(const addrinfo& address, const std::string& listen, bool shared) {
-  const int fd = socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (fd < 0) return absl::UnavailableError(absl::StrCat("socket: ", std::strerror(errno)));
-  const int on = 1;
-  setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-  if (shared) setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &on, sizeof(on));
-  const int failed = bind(fd, address.ai_addr, address.ai_addrlen) != 0 ? errno : 0;
-  close(fd);
-  if (failed == 0) return absl::OkStatus();
-  return absl::UnavailableError(
-      absl::StrCat("cannot listen on ", listen, ": ", std::strerror(failed)));
-}
-
-}  // namespace
-
-absl::Status ProbeListenAddress(const std::string& listen, bool shared) {
-  if (listen.rfind("unix:", 0) == 0) return absl::OkStatus();
+absl::StatusOr<SocketAddress> ResolveListenAddress(const std::string& listen) {
   const size_t colon = listen.rfind(':');
   int port = -1;
   if (colon == std::string::npos || colon == 0 ||
@@ -52,9 +34,30 @@ absl::Status ProbeListenAddress(const std::string& listen, bool shared) {
     return absl::InvalidArgumentError(
         absl::StrCat("address '", listen, "': host ", host, ": ", gai_strerror(error)));
   }
-  absl::Status status = TryBind(*found, listen, shared);
-  freeaddrinfo(found);
-  return status;
+  return SocketAddress(found, freeaddrinfo);
+}
+
+absl::StatusOr<int> BindSocket(const addrinfo& address, const std::string& listen, bool shared) {
+  const int fd = socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) return absl::UnavailableError(absl::StrCat("socket: ", std::strerror(errno)));
+  const int on = 1;
+  setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  if (shared) setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &on, sizeof(on));
+  if (bind(fd, address.ai_addr, address.ai_addrlen) == 0) return fd;
+  const int error = errno;
+  close(fd);
+  return absl::UnavailableError(
+      absl::StrCat("cannot listen on ", listen, ": ", std::strerror(error)));
+}
+
+absl::Status ProbeListenAddress(const std::string& listen, bool shared) {
+  if (listen.rfind("unix:", 0) == 0) return absl::OkStatus();
+  const absl::StatusOr<SocketAddress> address = ResolveListenAddress(listen);
+  if (!address.ok()) return address.status();
+  const absl::StatusOr<int> fd = BindSocket(**address, listen, shared);
+  if (!fd.ok()) return fd.status();
+  close(*fd);
+  return absl::OkStatus();
 }
 
 }  // namespace norm::server
