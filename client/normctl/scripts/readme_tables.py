@@ -66,6 +66,15 @@ def rows(report):
         if name in beside and name in peer:
             ratio = beside[name]["gb_per_second"] / peer[name]["gb_per_second"]
             lines.append([title, show(beside[name]), f"{peer[name]['server_version']}: {show(peer[name])}", f"{ratio:.1f}x", bar])
+    triton = report.get("triton", {})
+    for name, title, show in (("small", "4x4096, 16 connections x 8, one encoded message", rate),
+                              ("1mib", "1 MiB, 4 connections x 4, one encoded message", volume),
+                              ("large", "64 MiB, 4 connections, one encoded message", volume),
+                              ("lone", "4x4096, one call at a time, one encoded message, p50", p50)):
+        one, other = (triton.get(name, {}).get(server, {}).get("report") for server in ("normd", "triton"))
+        if one and other:
+            ratio = one["requests_per_second"] / other["requests_per_second"]
+            lines.append([title, show(one), f"{triton['server_version']}: {show(other)}", f"{ratio:.1f}x", ""])
     return lines
 
 

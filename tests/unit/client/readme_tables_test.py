@@ -43,6 +43,10 @@ REPORT = {
     },
     "normd_beside_peer": {"small": run(30000.0, 2.0, 900.0), "large": run(50.0, 8.0, 900.0)},
     "peer": {"small": run(1500.0, 0.1, 9000.0, server_version="PyTorch 2"), "large": {"command": "", "error": "too slow"}},
+    "triton": {"server_version": "Triton 2",
+               "small": {"normd": {"report": figures(40000.0, 2.6, 900.0)}, "triton": {"report": figures(8000.0, 0.5, 9000.0)}},
+               "lone": {"normd": {"report": figures(5000.0, 0.3, 200.0)}, "triton": {"report": figures(2000.0, 0.1, 500.0)}},
+               "large": {"normd": {"report": figures(60.0, 8.0, 900.0)}, "triton": {"error": "wrong"}}},
 }
 
 
@@ -56,7 +60,9 @@ class ReadmeTablesTest(unittest.TestCase):
                 "| 4x4096, one call at a time, p50 | 230 us | echo: 200 us | +30 us | +40 us |",
                 "| 4x4096, 64 weights in turn, 16 connections x 8 | 25,000 calls/s | launches/request | 0.250 | 0.15 |",
                 "| 4x4096 at 1,000/s beside a flood, p99 | 600 us | alone: 400 us | 1.5x | 3x |",
-                "| 4x4096, 16 connections x 8 | 30,000 calls/s | PyTorch 2: 1,500 calls/s | 20.0x | 20x |"):
+                "| 4x4096, 16 connections x 8 | 30,000 calls/s | PyTorch 2: 1,500 calls/s | 20.0x | 20x |",
+                "| 4x4096, 16 connections x 8, one encoded message | 40,000 calls/s | Triton 2: 8,000 calls/s | 5.0x |  |",
+                "| 4x4096, one call at a time, one encoded message, p50 | 200 us | Triton 2: 500 us | 2.5x |  |"):
             self.assertIn(row, text)
 
     def test_stages_stand_beside_what_the_server_counts(self):
@@ -70,6 +76,11 @@ class ReadmeTablesTest(unittest.TestCase):
     def test_a_load_that_failed_has_none(self):
         text = readme_tables.render(REPORT)
         self.assertNotIn("64 MiB", text)
+
+    def test_without_triton_there_are_no_rows_of_it(self):
+        for part in ({"skipped": "not on this machine"}, None):
+            report = {key: value for key, value in REPORT.items() if key != "triton"} | ({"triton": part} if part else {})
+            self.assertNotIn("encoded message", readme_tables.render(report))
 
     def test_check_fails_until_the_table_is_written(self):
         with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
@@ -96,6 +107,7 @@ class BarsTest(unittest.TestCase):
         self.assertLessEqual({name for name, _ in readme_tables.ECHOES} | {"small", "small_same", "lone", "weights", "flood"},
                              set(bars.LOADS))
         self.assertEqual({"small", "large", "lone"}, set(bars.PEER_LOADS))
+        self.assertEqual({"small", "1mib", "large", "lone"}, set(bars.CALL_LOADS))
 
 
 if __name__ == "__main__":
