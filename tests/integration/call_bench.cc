@@ -108,6 +108,7 @@ absl::Status Save(const grpc::ByteBuffer& message, const std::string& path) {
   std::vector<grpc::Slice> slices;
   if (!message.Dump(&slices).ok()) return absl::InternalError("response: cannot be read");
   std::vector<client::FilePiece> parts;
+  parts.reserve(slices.size());
   for (const grpc::Slice& slice : slices)
     parts.emplace_back(
         absl::MakeConstSpan(reinterpret_cast<const std::byte*>(slice.begin()), slice.size()));

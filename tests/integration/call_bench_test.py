@@ -76,12 +76,22 @@ class NormdTest(unittest.TestCase):
         self.assertAlmostEqual(report["gb_per_second"] / report["requests_per_second"], 2 * 3 * 8192 / 1e9, delta=300 / 1e9)
         self.assertLessEqual(report["latency_us"]["p50"], report["latency_us"]["p99"])
 
+    def test_the_echo_is_measured_too(self):
+        run = bars.call_bench(OPTIONS, self.address, call_messages.EchoV1(DESCRIPTORS), SMALL, self.folder.name)
+        self.assertGreater(run["report"]["completed"], 0)
+
     def test_a_wrong_answer_has_no_figures(self):
         messages = call_messages.NormV1(DESCRIPTORS)
-        messages.decode = lambda message: numpy.zeros((3, 4096), numpy.uint16)
+        messages.METHOD = call_messages.EchoV1.METHOD  # answers x, where RMSNorm of x is expected
+        messages.check = lambda x, message: call_messages.check(x, x)
         run = bars.call_bench(OPTIONS, self.address, messages, SMALL, self.folder.name)
         self.assertNotIn("report", run)
-        self.assertIn("12288 of 12288 values wrong", run["error"])
+        self.assertIn("12288 of 12288 values wrong, the first at (0, 0)", run["error"])
+
+    def test_an_echo_of_other_bytes_is_wrong(self):
+        echo = call_messages.EchoV1(DESCRIPTORS)
+        with self.assertRaises(ValueError):
+            echo.check(call_messages.draw(1, 8), echo.encode(call_messages.draw(1, 8))[:-1])
 
     def test_a_method_that_is_not_there_is_an_error(self):
         done = self.call("--method=/norm.v1.NormalizationService/None")

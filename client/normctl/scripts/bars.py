@@ -7,8 +7,8 @@ Usage: bars.py --normd PROGRAM --normctl PROGRAM --out FILE.json [--sweep FILE.j
 --peer, the last flag, is a command that serves norm.v1 (client/normctl/peers): `--listen` and `--port-file` are added, and it is
 measured by the loads that have a peer. FILE.json holds each load's command and what bench said; readme_tables.py writes the
 table of README.md from it. --sweep also measures latency against load, for bench_plot.py. --triton measures the Triton Inference Server
-(peers/triton_server.py says what it needs) and normd in turn, by the program norm_call_bench: it sends one encoded message again
-and again, of norm.v1 (DESCRIPTORS: norm_v1.binpb) or of KServe v2. Without Triton on this machine that part is skipped.
+(peers/triton_server.py says what it needs), normd and normd's echo in turn, by the program norm_call_bench: it sends one encoded
+message again and again, of norm.v1 (DESCRIPTORS: norm_v1.binpb) or of KServe v2. Without Triton on this machine that part is skipped.
 """
 
 import argparse
@@ -124,19 +124,21 @@ def call_bench(options, address, messages, load, folder):
     if done.returncode != 0:
         return {"error": done.stderr.strip()}
     try:
-        call_messages.check(x, messages.decode(response.read_bytes()))
+        messages.check(x, response.read_bytes())
     except ValueError as wrong:
         return {"error": str(wrong)}
     return {"report": json.loads(done.stdout)}
 
 
 def beside_triton(options, address, folder):
-    """Each of CALL_LOADS by normd at `address`, then by Triton; why not, where Triton is not found."""
+    """Each of CALL_LOADS by normd at `address`, its echo and Triton in turn; why not, where Triton is not found."""
     command = [sys.executable, str(TRITON_SERVER), f"--device={options.device}"]
     try:
         with serving(command, folder, "--port-file") as ports:
             import call_messages
-            servers = {"normd": (address, call_messages.NormV1(options.triton[1])), "triton": (ports["grpc"], call_messages.KServeV2())}
+            servers = {"echo": (address, call_messages.EchoV1(options.triton[1])),
+                       "normd": (address, call_messages.NormV1(options.triton[1])),
+                       "triton": (ports["grpc"], call_messages.KServeV2())}
             runs = {"server_version": f"Triton {ports['version']}"}
             for name, load in CALL_LOADS.items():
                 runs[name] = {server: call_bench(options, *to, load, folder) for server, to in servers.items()}
@@ -217,7 +219,7 @@ def main(arguments):
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--seconds", type=float, default=4, help="of a load; twice as long for 64 MiB")
     parser.add_argument("--warm-up", type=float, default=0.5, help="seconds before each")
-    parser.add_argument("--only", type=lambda text: text.split(","), help="names of loads [all]")
+    parser.add_argument("--only", type=lambda text: text.split(","), help="names of loads of normd, or none [all]")
     parser.add_argument("--commit", default="unknown")
     parser.add_argument("--triton", nargs=2, metavar=("NORM_CALL_BENCH", "DESCRIPTORS"))
     parser.add_argument("--peer", nargs=argparse.REMAINDER, metavar="PROGRAM ARGUMENT...")

@@ -1,4 +1,4 @@
-"""One request, RMSNorm of bf16 rows, as the messages of norm.v1 and of KServe v2, and the check of their answers in float64.
+"""One request, RMSNorm of bf16 rows, as a message of norm.v1 or of KServe v2, and the check of its answer.
 
 A tensor is its bits, uint16 [rows, hidden]. Needs numpy and protobuf; KServeV2 also tritonclient.
 """
@@ -20,13 +20,14 @@ def values(bits):
 
 
 def draw(rows, hidden):
-    """Normally distributed, the same each time."""
+    """Normally distributed, each row with a deviation of its own; the same each time."""
     x = numpy.random.default_rng(7).standard_normal((rows, hidden), dtype=numpy.float32)
+    x *= (2 + numpy.arange(rows, dtype=numpy.float32) % 5)[:, None]
     return (x.view(numpy.uint32) >> 16).astype(numpy.uint16)
 
 
 def check(x, y):
-    """ValueError where y is not RMSNorm of x to the last place of bf16."""
+    """ValueError where y is not RMSNorm of x, computed in float64, to the last place of bf16."""
     wide = values(x)
     want = wide / numpy.sqrt((wide * wide).mean(-1, keepdims=True) + EPS)
     wrong = ~(numpy.abs(values(y) - want) <= LAST_PLACE * numpy.abs(want))
@@ -52,9 +53,19 @@ class NormV1:
         request.x.data = x.tobytes()
         return request.SerializeToString()
 
-    def decode(self, message):
+    def check(self, x, message):
+        """ValueError where `message` does not answer encode(x)."""
         y = self._messages.NormalizeResponse.FromString(message).y
-        return numpy.frombuffer(y.data, numpy.uint16).reshape(tuple(y.shape))
+        check(x, numpy.frombuffer(y.data, numpy.uint16).reshape(tuple(y.shape)))
+
+
+class EchoV1(NormV1):
+    """The same request, echoed by normd: what server, client and machine can move."""
+    METHOD = "/norm.v1.EchoService/Echo"
+
+    def check(self, x, message):
+        if message != self.encode(x):
+            raise ValueError(f"echo: {len(message)} bytes that are not those of the request")
 
 
 class KServeV2:
@@ -70,6 +81,7 @@ class KServeV2:
         request.raw_input_contents.append(x.tobytes())
         return request.SerializeToString()
 
-    def decode(self, message):
+    def check(self, x, message):
+        """As NormV1's."""
         response = self._messages.ModelInferResponse.FromString(message)
-        return numpy.frombuffer(response.raw_output_contents[0], numpy.uint16).reshape(tuple(response.outputs[0].shape))
+        check(x, numpy.frombuffer(response.raw_output_contents[0], numpy.uint16).reshape(tuple(response.outputs[0].shape)))

@@ -66,16 +66,26 @@ def rows(report):
         if name in beside and name in peer:
             ratio = beside[name]["gb_per_second"] / peer[name]["gb_per_second"]
             lines.append([title, show(beside[name]), f"{peer[name]['server_version']}: {show(peer[name])}", f"{ratio:.1f}x", bar])
-    triton = report.get("triton", {})
-    for name, title, show in (("small", "4x4096, 16 connections x 8, one encoded message", rate),
-                              ("1mib", "1 MiB, 4 connections x 4, one encoded message", volume),
-                              ("large", "64 MiB, 4 connections, one encoded message", volume),
-                              ("lone", "4x4096, one call at a time, one encoded message, p50", p50)):
-        one, other = (triton.get(name, {}).get(server, {}).get("report") for server in ("normd", "triton"))
-        if one and other:
-            ratio = one["requests_per_second"] / other["requests_per_second"]
-            lines.append([title, show(one), f"{triton['server_version']}: {show(other)}", f"{ratio:.1f}x", ""])
     return lines
+
+
+CALLS = (("small", "4x4096, 16 connections x 8", rate), ("1mib", "1 MiB, 4 connections x 4", volume),
+         ("large", "64 MiB, 4 connections", volume), ("lone", "4x4096, one call at a time, p50", p50))
+
+
+def calls(report):
+    """The table of normd beside Triton, which bars.py measures by norm_call_bench; empty without Triton."""
+    triton = report.get("triton", {})
+    lines = []
+    for name, title, show in CALLS:
+        one = [triton.get(name, {}).get(server, {}).get("report") for server in ("echo", "normd", "triton")]
+        if all(one):
+            ratio = one[1]["requests_per_second"] / one[2]["requests_per_second"]
+            lines.append([title, *map(show, one), f"{ratio:.1f}x"])
+    if not lines:
+        return ""
+    return (f"\nOne encoded message again and again by `norm_call_bench`, {report['date']}, commit {report['commit'][:12]}, GB/s of messages "
+            f"both ways:\n\n" + table(["load", "echo of normd", "normd", triton["server_version"], "normd over Triton"], lines))
 
 
 STAGES = ("outside", "decode", "queue", "copy_in", "kernel", "copy_out", "other")
@@ -112,6 +122,9 @@ def main(arguments):
     text = readme.read_text()
     path = root / RESULTS / "h200.json"
     tables = render(json.loads(path.read_text())) if path.exists() else "Not measured yet.\n"
+    triton = root / RESULTS / "h200_triton.json"
+    if triton.exists():
+        tables += calls(json.loads(triton.read_text()))
     fresh = REGION.sub(lambda region: region.group(1) + tables + region.group(2), text)
     if fresh == text:
         return 0

@@ -43,10 +43,17 @@ REPORT = {
     },
     "normd_beside_peer": {"small": run(30000.0, 2.0, 900.0), "large": run(50.0, 8.0, 900.0)},
     "peer": {"small": run(1500.0, 0.1, 9000.0, server_version="PyTorch 2"), "large": {"command": "", "error": "too slow"}},
-    "triton": {"server_version": "Triton 2",
-               "small": {"normd": {"report": figures(40000.0, 2.6, 900.0)}, "triton": {"report": figures(8000.0, 0.5, 9000.0)}},
-               "lone": {"normd": {"report": figures(5000.0, 0.3, 200.0)}, "triton": {"report": figures(2000.0, 0.1, 500.0)}},
-               "large": {"normd": {"report": figures(60.0, 8.0, 900.0)}, "triton": {"error": "wrong"}}},
+}
+TRITON = {
+    "date": "2026-12-01", "commit": "fedcba9876543210",
+    "triton": {
+        "server_version": "Triton 2",
+        "small": {"echo": {"report": figures(50000.0, 3.2, 500.0)}, "normd": {"report": figures(40000.0, 2.6, 900.0)},
+                  "triton": {"report": figures(8000.0, 0.5, 9000.0)}},
+        "lone": {"echo": {"report": figures(8000.0, 0.5, 120.0)}, "normd": {"report": figures(5000.0, 0.3, 200.0)},
+                 "triton": {"report": figures(2000.0, 0.1, 500.0)}},
+        "large": {"echo": {"report": figures(70.0, 9.0, 800.0)}, "normd": {"report": figures(60.0, 8.0, 900.0)}, "triton": {"error": "wrong"}},
+    },
 }
 
 
@@ -60,9 +67,7 @@ class ReadmeTablesTest(unittest.TestCase):
                 "| 4x4096, one call at a time, p50 | 230 us | echo: 200 us | +30 us | +40 us |",
                 "| 4x4096, 64 weights in turn, 16 connections x 8 | 25,000 calls/s | launches/request | 0.250 | 0.15 |",
                 "| 4x4096 at 1,000/s beside a flood, p99 | 600 us | alone: 400 us | 1.5x | 3x |",
-                "| 4x4096, 16 connections x 8 | 30,000 calls/s | PyTorch 2: 1,500 calls/s | 20.0x | 20x |",
-                "| 4x4096, 16 connections x 8, one encoded message | 40,000 calls/s | Triton 2: 8,000 calls/s | 5.0x |  |",
-                "| 4x4096, one call at a time, one encoded message, p50 | 200 us | Triton 2: 500 us | 2.5x |  |"):
+                "| 4x4096, 16 connections x 8 | 30,000 calls/s | PyTorch 2: 1,500 calls/s | 20.0x | 20x |"):
             self.assertIn(row, text)
 
     def test_stages_stand_beside_what_the_server_counts(self):
@@ -77,10 +82,17 @@ class ReadmeTablesTest(unittest.TestCase):
         text = readme_tables.render(REPORT)
         self.assertNotIn("64 MiB", text)
 
-    def test_without_triton_there_are_no_rows_of_it(self):
-        for part in ({"skipped": "not on this machine"}, None):
-            report = {key: value for key, value in REPORT.items() if key != "triton"} | ({"triton": part} if part else {})
-            self.assertNotIn("encoded message", readme_tables.render(report))
+    def test_triton_has_a_table_of_its_own_run(self):
+        text = readme_tables.calls(TRITON)
+        self.assertIn("2026-12-01, commit fedcba987654,", text)
+        self.assertIn("| load | echo of normd | normd | Triton 2 | normd over Triton |", text)
+        self.assertIn("| 4x4096, 16 connections x 8 | 50,000 calls/s | 40,000 calls/s | 8,000 calls/s | 5.0x |", text)
+        self.assertIn("| 4x4096, one call at a time, p50 | 120 us | 200 us | 500 us | 2.5x |", text)
+        self.assertNotIn("64 MiB", text)
+
+    def test_without_triton_there_is_no_table_of_it(self):
+        self.assertEqual(readme_tables.calls(TRITON | {"triton": {"skipped": "not on this machine"}}), "")
+        self.assertEqual(readme_tables.calls(REPORT), "")
 
     def test_check_fails_until_the_table_is_written(self):
         with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
@@ -94,6 +106,11 @@ class ReadmeTablesTest(unittest.TestCase):
             text = (root / "README.md").read_text()
             self.assertTrue(text.startswith("before\n<!-- serving results -->\nNVIDIA H200"))
             self.assertTrue(text.endswith("|\n<!-- end of serving results -->\nafter\n"))
+            self.assertNotIn("Triton", text)
+            (root / readme_tables.RESULTS / "h200_triton.json").write_text(json.dumps(TRITON))
+            self.assertEqual(readme_tables.main(["--check", folder]), 1)
+            self.assertEqual(readme_tables.main([folder]), 0)
+            self.assertIn("Triton 2", (root / "README.md").read_text())
 
 
 class BarsTest(unittest.TestCase):
