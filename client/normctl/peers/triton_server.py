@@ -5,8 +5,7 @@ Serves the model "rms_norm" of KServe v2 over gRPC: x [rows, hidden] to y, of on
 every instance is busy (dynamic batching). Needs nvidia-pytriton with what it depends on, PyTorch, and the shared library of this
 Python (Debian: libpython3.*). Exit status 3 where the package is not there.
 
-Usage: triton_server.py [--listen HOST:PORT] [--device cuda|cpu] [--instances N] [--dtype bf16|f32]
-       [--port-file FILE]
+Usage: triton_server.py [--listen HOST:PORT] [--device cuda|cpu] [--instances N] [--most-rows N] [--dtype bf16|f32] [--port-file FILE]
 """
 
 import argparse
@@ -130,8 +129,12 @@ def main():
     if package is None:
         print("triton_server.py: no module pytriton: pip install nvidia-pytriton", file=sys.stderr)
         return NOT_FOUND
-    with tempfile.TemporaryDirectory() as folder:
-        return serve(package, pathlib.Path(folder), options)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            return serve(package, pathlib.Path(folder), options)
+    except RuntimeError as problem:
+        print(f"triton_server.py: {problem}", file=sys.stderr)
+        return 1
 
 
 if __name__ == "__main__":
