@@ -11,6 +11,9 @@ class TritonPythonModel:
 
     def initialize(self, args):
         """args: what the server says of model and instance; parameter eps of the configuration."""
+        # Each instance is a process of its own: with PyTorch's default of a thread for each core they wait for each other's threads
+        # (1 MiB requests on a CPU of 2 cores: 12 calls/s, against 361 with one thread).
+        torch.set_num_threads(1)
         on_gpu = args["model_instance_kind"] == "GPU"
         self._device = torch.device(f"cuda:{args['model_instance_device_id']}" if on_gpu else "cpu")
         self._eps = float(json.loads(args["model_config"])["parameters"]["eps"]["string_value"])
