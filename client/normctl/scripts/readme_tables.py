@@ -121,10 +121,10 @@ def main(arguments):
     readme = root / "README.md"
     text = readme.read_text()
     path = root / RESULTS / "h200.json"
-    tables = render(json.loads(path.read_text())) if path.exists() else "Not measured yet.\n"
-    triton = root / RESULTS / "h200_triton.json"
-    if triton.exists():
-        tables += calls(json.loads(triton.read_text()))
+    tables = "Not measured yet.\n"
+    if path.exists():
+        triton = root / RESULTS / "h200_triton.json"
+        tables = render(json.loads(path.read_text())) + calls(json.loads((triton if triton.exists() else path).read_text()))
     fresh = REGION.sub(lambda region: region.group(1) + tables + region.group(2), text)
     if fresh == text:
         return 0
