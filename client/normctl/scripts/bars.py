@@ -112,22 +112,27 @@ def describe(name, run):
 
 
 def call_bench(options, address, messages, load, folder):
-    """What norm_call_bench reports, once its first response has been checked; an error where either fails."""
+    """What norm_call_bench reports where its first response is right and no call failed; otherwise an error."""
     import call_messages
     rows, connections, in_flight, share = load
     x = call_messages.draw(rows, 4096)
     message, response = pathlib.Path(folder) / "request", pathlib.Path(folder) / "response"
     message.write_bytes(messages.encode(x))
-    done = subprocess.run([options.triton[0], f"--server={address}", f"--method={messages.METHOD}", f"--message={message}",
-                           f"--save={response}", f"--response_bytes={x.nbytes}", f"--connections={connections}", f"--in_flight={in_flight}",
-                           f"--warm_up={options.warm_up:g}", f"--duration={options.seconds * share:g}"], capture_output=True, text=True)
+    flags = [f"--method={messages.METHOD}", f"--connections={connections}", f"--in_flight={in_flight}", f"--warm_up={options.warm_up:g}",
+             f"--duration={options.seconds * share:g}", f"--response_bytes={x.nbytes}"]
+    done = subprocess.run([options.triton[0], *flags, f"--server={address}", f"--message={message}", f"--save={response}"],
+                          capture_output=True, text=True)
+    command = {"command": " ".join(["norm_call_bench", *flags])}
     if done.returncode != 0:
-        return {"error": done.stderr.strip()}
+        return command | {"error": done.stderr.strip()}
+    report = json.loads(done.stdout)
+    if report["failed"]:
+        return command | {"error": f"{report['failed']} calls failed: {report['first_error']}"}
     try:
         messages.check(x, response.read_bytes())
     except ValueError as wrong:
-        return {"error": str(wrong)}
-    return {"report": json.loads(done.stdout)}
+        return command | {"error": str(wrong)}
+    return command | {"report": report}
 
 
 def beside_triton(options, address, folder):
@@ -157,7 +162,7 @@ def describe_calls(name, run):
     if report is None:
         return f"{name:12s} {run['error']}"
     return (f"{name:12s} {report['requests_per_second']:10.1f}/s {report['gb_per_second']:7.2f} GB/s p50 "
-            f"{report['latency_us']['p50']:9.1f} p99 {report['latency_us']['p99']:9.1f} failed {report['failed']}")
+            f"{report['latency_us']['p50']:9.1f} p99 {report['latency_us']['p99']:9.1f}")
 
 
 def gpu_name():
