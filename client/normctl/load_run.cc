@@ -24,6 +24,7 @@ nanoseconds Seconds(double seconds) {
 
 std::vector<int64_t> Shares(const std::vector<LoadCase>& cases) {
   std::vector<int64_t> shares;
+  shares.reserve(cases.size());
   for (const LoadCase& load_case : cases) shares.push_back(load_case.share);
   return shares;
 }

@@ -23,10 +23,11 @@ bool MaySlice(const BatchLayout& layout, const CudaWays& ways) {
 
 absl::Status CudaFlight::Lease(BufferPool& pool, int64_t bytes, std::shared_ptr<std::byte>& lease) {
   auto leased = pool.Lease(bytes);
-  if (leased.ok()) {
-    lease = *std::move(leased);
+  if (!leased.ok()) {
+    return leased.status();
   }
-  return leased.status();
+  lease = *std::move(leased);
+  return absl::OkStatus();
 }
 
 absl::Status CudaFlight::Prepare(const Batch& batch, bool alone) {
@@ -207,7 +208,7 @@ TensorPointers CudaFlight::PointToSlice(int slice) const {
 }
 
 Result<BatchTimes> CudaFlight::Finish(Batch& batch) {
-  const Result<BatchTimes> times = slot_.Times();
+  Result<BatchTimes> times = slot_.Times();
   if (times.ok()) {
     FillResults(layout_, pinned_output_, batch);
   }
