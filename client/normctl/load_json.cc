@@ -97,6 +97,7 @@ json CaseOptions(const LoadCase& load_case) {
                  {"residual", load_case.residual},
                  {"running", load_case.running},
                  {"weight_dtype", DTypeName(load_case.parameter_dtype())},
+                 {"priority", client::PriorityName(load_case.priority)},
                  {"share", load_case.share},
                  {"sets", load_case.sets}};
   if (load_case.op != Op::kBatchNorm) return fields;

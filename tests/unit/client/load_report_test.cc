@@ -88,7 +88,7 @@ TEST(LoadReportTest, JsonHoldsEveryOptionAndFigure) {
     "cases": [{"name": "layer_norm forward 4x4096 bf16 weight 2 sets", "op": "layer_norm",
                "direction": "forward", "shape": [4, 4096], "dtype": "bf16", "weight": true,
                "bias": false, "residual": false, "running": false, "weight_dtype": "bf16",
-               "share": 1, "sets": 2}]})");
+               "priority": "interactive", "share": 1, "sets": 2}]})");
   expected.update(figures);
   expected["cases"][0].update(figures);
   EXPECT_EQ(report, expected) << report.dump(2);
