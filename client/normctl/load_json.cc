@@ -126,6 +126,8 @@ json Result(const LoadOptions& options, const LoadResult& result) {
   for (size_t i = 0; i < result.load.cases.size(); ++i) {
     json one = CaseOptions(options.cases[i]);
     one.update(Figures(result.load.cases[i]));
+    one["first_call_us"] =
+        i < result.first_calls.size() ? json(Microseconds(result.first_calls[i])) : json(nullptr);
     report["cases"].push_back(one);
   }
   report["echo"] = result.echo.has_value() ? Outcome(*result.echo) : json(nullptr);

@@ -9,14 +9,13 @@
 #include "norm/cuda/device_guard.h"
 #include "server/device/batch_record.h"
 #include "server/device/cuda_memory.h"
+#include "server/device/cuda_warm_up.h"
 #include "server/device/kernel_status.h"
 #include "server/scheduler/scheduler.h"
 
 namespace norm::server {
 namespace {
 
-// Slabs up to this size are there before the first request: two of each power of two per slot.
-constexpr int64_t kPrewarmedBytes = int64_t{1} << 20;
 // Polls without result before the completion thread sleeps between them.
 constexpr int kEagerPolls = 200;
 constexpr std::chrono::microseconds kPollInterval(20);
@@ -50,8 +49,16 @@ absl::StatusOr<std::unique_ptr<CudaBatchExecutor>> CudaBatchExecutor::Create(
                                                      executor->copier_, options.ways}));
   }
   // An input and an output for each slot.
-  executor->pinned_.Prewarm(kPrewarmedBytes, 2 * options.slots);
-  executor->device_.Prewarm(kPrewarmedBytes, 2 * options.slots);
+  executor->pinned_.Prewarm(options.prewarm_bytes, 2 * options.slots);
+  executor->device_.Prewarm(options.prewarm_bytes, 2 * options.slots);
+  for (const auto& slot : executor->slots_) {
+    const cuda::DeviceGuard device(options.ordinal);
+    const Status warm = device.status().ok() ? WarmUp(slot->flight) : device.status();
+    if (!warm.ok()) {
+      return ToAbslStatus(warm);
+    }
+  }
+  executor->warm_up_copied_bytes_ = executor->copier_.copied_bytes();
   for (const auto& slot : executor->slots_) {
     executor->idle_.push_back(slot.get());
   }

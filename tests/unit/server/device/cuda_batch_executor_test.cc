@@ -138,6 +138,40 @@ TEST_F(CudaWaysTest, PageLockedInputsAreCopiedByTheDeviceAlone) {
   }
 }
 
+TEST(CudaBatchExecutorTest, TheFirstRequestsFindTheirMemoryMade) {
+  Metrics metrics({"device"}, BatchCloseReasonNames());
+  auto created = CudaBatchExecutor::Create(Options(3, int64_t{2} << 30), metrics);
+  ASSERT_TRUE(created.ok()) << created.status();
+  CudaBatchExecutor& executor = **created;
+  EXPECT_EQ(executor.pinned_usage().used_bytes, 0);
+  EXPECT_EQ(executor.device_usage().used_bytes, 0);
+  EXPECT_EQ(executor.host_copied_bytes(), 0);
+  const int64_t pinned = executor.pinned_usage().allocations;
+  const int64_t device = executor.device_usage().allocations;
+  NormProblem backward = test::RmsNormProblem(4096, 2048);
+  backward.direction = Direction::kBackward;
+  backward.inputs = test::Roles({TensorRole::kX, TensorRole::kDy, TensorRole::kWeight});
+  backward.outputs = test::Roles({TensorRole::kDx, TensorRole::kDweight});
+  // Inputs of 64 MiB and parameters; results of all of them are held.
+  std::vector<std::shared_ptr<test::JobOutcome>> outcomes;
+  for (const NormProblem& problem :
+       {test::RmsNormProblem(4096, 4096), backward, test::LayerNormProblem(4096, 4096),
+        test::RmsNormProblem(2, 5)}) {
+    auto batch = std::make_unique<Batch>();
+    batch->jobs.push_back(test::JobBuilder(problem).Build(nullptr));
+    auto outcome = outcomes.emplace_back(std::make_shared<test::JobOutcome>());
+    // The inputs are borrowed from the job, which ends with its batch.
+    executor.Start(std::move(batch), [outcome](std::unique_ptr<Batch> done) {
+      outcome->Finish(std::move(done->results.at(0)));
+    });
+  }
+  for (const auto& outcome : outcomes) {
+    EXPECT_TRUE(outcome->Await().status.ok()) << outcome->Await().status;
+  }
+  EXPECT_EQ(executor.pinned_usage().allocations, pinned);
+  EXPECT_EQ(executor.device_usage().allocations, device);
+}
+
 TEST(CudaBatchExecutorTest, ADeviceOutOfRangeIsAnError) {
   Metrics metrics({"device"}, BatchCloseReasonNames());
   CudaBatchExecutorOptions options = Options(1, 1 << 20);
