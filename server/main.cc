@@ -147,7 +147,9 @@ int Run(const ServerConfig& config, ShutdownSignals& signals) {
     if (!status.ok()) return Fail(kExitFailed, status);
   }
   for (const DeviceFacts& device : (*registry)->devices()) {
-    log.Info("device", {{"name", device.name}, {"model", device.model}});
+    log.Info("device", {{"name", device.name},
+                        {"model", device.model},
+                        {"start_up_ms", absl::StrCat(absl::ToInt64Milliseconds(device.start_up))}});
   }
   std::printf("normd ready grpc=%s metrics=%s\n", (*server)->address().c_str(),
               (*endpoint)->address().c_str());

@@ -85,6 +85,11 @@ ABSL_FLAG(ByteSize, max_batch_bytes, ByteSize{64 * kMiB},
           "Bytes of requests that are merged into one launch.");
 ABSL_FLAG(ByteSize, pinned_pool_bytes, ByteSize{4 * kGiB},
           "Host staging memory of one device (pinned for a GPU); one batch may take half of it.");
+ABSL_FLAG(
+    ByteSize, prewarm_bytes, ByteSize{64 * kMiB},
+    "Requests of up to so many bytes of inputs, and of outputs, find their memory on a GPU and "
+    "beside it made before the server is ready, as far as half of each pool goes; making it "
+    "later stops all others meanwhile.");
 ABSL_FLAG(absl::optional<ByteSize>, device_pool_bytes, absl::nullopt,
           "Pooled memory on one GPU; three quarters of what is free at start when not given.");
 ABSL_FLAG(absl::Duration, min_client_ping_interval, absl::Seconds(5),
@@ -201,6 +206,8 @@ absl::StatusOr<ServerConfig> ReadServerConfig() {
       static_cast<int>(check.Range("slots", absl::GetFlag(FLAGS_slots), 1, 64));
   device.cpu_memory_bytes = device.pinned_memory_bytes =
       check.Size("pinned_pool_bytes", absl::GetFlag(FLAGS_pinned_pool_bytes), kMiB, kMaxPool);
+  device.prewarm_bytes =
+      check.Size("prewarm_bytes", absl::GetFlag(FLAGS_prewarm_bytes), 0, kMaxPool);
   if (const auto size = absl::GetFlag(FLAGS_device_pool_bytes); size.has_value()) {
     device.device_memory_bytes = check.Size("device_pool_bytes", *size, kMiB, kMaxPool);
   }

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "norm/cuda/device_info.h"
 #include "server/device/cuda_batch_executor.h"
 #include "server/device/cuda_copy_bandwidth.h"
@@ -23,6 +24,7 @@ FoundDevices FindCudaDevices() {
   // Read by the driver when it is first used. Lazy loading would load each kernel during the first
   // request that needs it, waiting for the work of all others.
   setenv("CUDA_MODULE_LOADING", "EAGER", /*overwrite=*/0);
+  absl::Time start = absl::Now();
   const Result<int> count = cuda::DeviceCount();
   if (!count.ok()) {
     found.notes.push_back(count.status().message());
@@ -47,6 +49,7 @@ FoundDevices FindCudaDevices() {
     device.memory_bytes = info.value().memory_bytes;
     device.compute_capability = info.value().compute_major * 10 + info.value().compute_minor;
     device.multiprocessors = info.value().sm_count;
+    device.start_up = absl::Now() - std::exchange(start, absl::Now());
     found.devices.push_back(std::move(device));
   }
   return found;
@@ -69,6 +72,7 @@ absl::StatusOr<std::unique_ptr<BatchExecutor>> MakeCudaExecutor(const DeviceFact
   cuda.copy_helpers =
       std::min(cuda.copy_helpers, static_cast<int>(std::thread::hardware_concurrency() / 4));
   cuda.pinned_budget_bytes = options.pinned_memory_bytes;
+  cuda.prewarm_bytes = options.prewarm_bytes;
   if (options.device_memory_bytes.has_value()) {
     cuda.device_budget_bytes = *options.device_memory_bytes;
   } else {

@@ -4,8 +4,10 @@
 #include <thread>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
 #include "server/device/copy_bandwidth.h"
 #include "server/device/cpu_batch_executor.h"
 #include "server/device/cuda_devices.h"
@@ -62,6 +64,10 @@ absl::StatusOr<std::unique_ptr<DeviceRegistry>> DeviceRegistry::Create(
   auto registry = std::make_unique<DeviceRegistry>();
   for (size_t i = 0; i < devices.size(); ++i) {
     const auto index = static_cast<int>(i);
+    const absl::Time start = absl::Now();
+    const absl::Cleanup note_time = [&facts = devices[i], start] {
+      facts.start_up += absl::Now() - start;
+    };
     if (devices[i].kind == DeviceKind::kCuda) {
       auto executor = MakeCudaExecutor(devices[i], index, options, metrics);
       if (!executor.ok()) {

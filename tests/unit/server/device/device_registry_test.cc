@@ -56,6 +56,7 @@ TEST(DeviceRegistryTest, MakesOneExecutorPerDevice) {
   EXPECT_LE((*registry)->executors()[0]->max_batch_bytes(), 1 << 20);
   EXPECT_TRUE((*registry)->healthy(0));
   EXPECT_TRUE((*registry)->any_healthy());
+  EXPECT_GT((*registry)->devices()[0].start_up, absl::ZeroDuration());
 }
 
 TEST(CopyBandwidthTest, IsPlausible) {
