@@ -29,8 +29,20 @@ Route& TheRoute() {
   return route;
 }
 
+/// Said of every client that connects by an address instead of a name of the certificate, although the
+/// handshake goes on with the only certificate there is; the client decides.
+bool IsNoError(absl::string_view message) {
+  return absl::StartsWith(message, "No match found for server name");
+}
+
 void Forward(gpr_log_func_args* line) {
+  if (IsNoError(line->message)) return;
   Route& route = TheRoute();
+  if (line->severity != GPR_LOG_SEVERITY_ERROR) {  // GRPC_VERBOSITY asks for it
+    const std::lock_guard lock(route.mutex);
+    if (route.log != nullptr) route.log->Info("grpc", {{"text", line->message}});
+    return;
+  }
   const std::string handshake = ExplainHandshake(line->message);
   LogLimiter& limiter = handshake.empty() ? route.others : route.handshakes;
   const std::optional<int64_t> held_back = limiter.Admit(absl::Now());
@@ -38,7 +50,7 @@ void Forward(gpr_log_func_args* line) {
   const std::lock_guard lock(route.mutex);
   if (route.log == nullptr) return;
   if (handshake.empty()) {
-    route.log->Warning("grpc", {{"text", line->message}, {"held_back", absl::StrCat(*held_back)}});
+    route.log->Error("grpc", {{"text", line->message}, {"held_back", absl::StrCat(*held_back)}});
   } else {
     route.log->Warning("TLS handshake failed",
                        {{"reason", handshake}, {"held_back", absl::StrCat(*held_back)}});

@@ -8,9 +8,10 @@
 
 namespace norm::server {
 
-/// While it lives, what gRPC logs (errors, unless GRPC_VERBOSITY says otherwise) goes to `log` as a
-/// warning: failed TLS handshakes with what they mean, once a second at most, the rest as it is, once
-/// a second at most too. gRPC has one log for a process, so one of these at a time.
+/// While it lives, errors that gRPC logs go to `log`, which writes text and JSON alike: failed TLS
+/// handshakes as a warning that says what they mean, the rest as it is, each kind once a second at most; and what else GRPC_VERBOSITY asks for.
+/// gRPC 1.51 does not name the peer of a handshake. It has one log for a process, so there is one of
+/// these at a time.
 ///
 /// Ownership:  borrows `log`. Threads of gRPC that outlive it log nothing.
 class GrpcLogLines {

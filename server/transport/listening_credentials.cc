@@ -94,8 +94,11 @@ class Credentials final : public grpc::ServerCredentials {
     if (files == in_force_) return GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_UNCHANGED;
     const grpc_ssl_pem_key_cert_pair pair = {files->own.private_key.c_str(),
                                              files->own.certificate_chain.c_str()};
-    const char* const client_ca = files->client_ca.empty() ? nullptr : files->client_ca.c_str();
-    *config = grpc_ssl_server_certificate_config_create(client_ca, &pair, 1);
+    // gRPC 1.51 insists on authorities here. Where no client is asked for a certificate, nothing is
+    // held against them.
+    const std::string& authorities =
+        files->client_ca.empty() ? files->own.certificate_chain : files->client_ca;
+    *config = grpc_ssl_server_certificate_config_create(authorities.c_str(), &pair, 1);
     in_force_ = std::move(files);
     return GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_NEW;
   }
