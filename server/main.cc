@@ -24,6 +24,7 @@
 #include "server/observability/metrics_endpoint.h"
 #include "server/process_group/process_group.h"
 #include "server/scheduler/batching_scheduler.h"
+#include "server/transport/grpc_log.h"
 #include "server/transport/grpc_server.h"
 
 namespace norm::server {
@@ -124,6 +125,7 @@ int Serve(ShutdownSignals& signals, const DeviceRegistry& registry, GrpcServer& 
 
 int Run(const ServerConfig& config, ShutdownSignals& signals) {
   const Logger log(config.log);
+  const GrpcLogLines grpc_log(log);
   absl::StatusOr<FoundDevices> found = FindDevices(config.device);
   if (!found.ok()) return Fail(kExitFailed, found.status());
   for (const std::string& note : found->notes) log.Info("device", {{"note", note}});

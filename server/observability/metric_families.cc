@@ -22,8 +22,8 @@ using Labels = std::vector<ClientMetric::Label>;
 constexpr const char* kStageNames[kStageCount] = {"decode",   "queue",  "copy_in", "kernel",
                                                   "copy_out", "encode", "send"};
 constexpr const char* kRejectNames[kRejectReasonCount] = {
-    "queue_full", "byte_budget", "too_large", "draining",    "no_device",
-    "invalid",    "displaced",   "deadline",  "unsent_bytes"};
+    "queue_full", "byte_budget", "too_large",    "draining",        "no_device",        "invalid",
+    "displaced",  "deadline",    "unsent_bytes", "unauthenticated", "permission_denied"};
 constexpr const char* kTransportNames[kTransportKindCount] = {"grpc"};
 
 MetricFamily Family(std::string name, std::string help, MetricType type) {

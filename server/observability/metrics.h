@@ -26,11 +26,13 @@ enum class RejectReason : uint8_t {
   kDraining,
   kNoDevice,
   kInvalid,
-  kDisplaced,    // out of a full queue, by a connection with less than its part
-  kDeadline,     // would have waited beyond its deadline
-  kUnsentBytes,  // its connection does not read the responses it has
+  kDisplaced,         // out of a full queue, by a connection with less than its part
+  kDeadline,          // would have waited beyond its deadline
+  kUnsentBytes,       // its connection does not read the responses it has
+  kUnauthenticated,   // of any service: nobody knows who calls
+  kPermissionDenied,  // of any service: the caller is known, and not let in
 };
-inline constexpr int kRejectReasonCount = 9;
+inline constexpr int kRejectReasonCount = 11;
 
 /// How tensors reach the server. Shared memory and CUDA IPC will join.
 enum class TransportKind : uint8_t { kGrpc };
