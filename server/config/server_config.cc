@@ -30,6 +30,10 @@ ABSL_FLAG(std::string, listen, "127.0.0.1:8470",
           "Address of the gRPC server, host:port; port 0 takes any free one.");
 ABSL_FLAG(std::string, metrics_listen, "127.0.0.1:8471",
           "Address of the Prometheus endpoint (/metrics), host:port; port 0 takes any free one.");
+ABSL_FLAG(
+    bool, record_metrics, true,
+    "Count and time what requests do. Without it those metrics and GetStatistics stand still, "
+    "to see what recording costs.");
 ABSL_FLAG(std::string, port_file, "",
           "File to write once the server is ready, for scripts: lines grpc=host:port and "
           "metrics=host:port.");
@@ -185,6 +189,7 @@ absl::StatusOr<ServerConfig> ReadServerConfig() {
   GrpcServerOptions& grpc = config.grpc;
   grpc.listen = check.Address("listen", absl::GetFlag(FLAGS_listen));
   config.metrics_listen = check.Address("metrics_listen", absl::GetFlag(FLAGS_metrics_listen));
+  config.record_metrics = absl::GetFlag(FLAGS_record_metrics);
   config.port_file = absl::GetFlag(FLAGS_port_file);
   config.processes =
       static_cast<int>(check.Range("processes", absl::GetFlag(FLAGS_processes), 0, kMaxProcesses));
