@@ -31,7 +31,7 @@ size_t Metrics::Impl::CodeIndex(absl::StatusCode code) {
 
 RequestShard& Metrics::Impl::shard() {
   static std::atomic<size_t> threads{0};
-  static thread_local const size_t mine = threads.fetch_add(1, std::memory_order_relaxed) % kShards;
+  static thread_local size_t mine = threads.fetch_add(1, std::memory_order_relaxed) % kShards;
   return shards_[mine];
 }
 
