@@ -1,5 +1,6 @@
 // Metrics::Impl::Collect: the counters as Prometheus families. Names and labels are those of the
 // README's metrics table.
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -55,12 +56,6 @@ void AddHistogram(MetricFamily& family, Labels labels, ClientMetric::Histogram h
   family.metric.push_back(std::move(metric));
 }
 
-template <typename Histogram>
-ClientMetric::Histogram Value(const Histogram& histogram) {
-  ClientMetric::Histogram value;
-  histogram.AddTo(value);
-  return value;
-}
 double Value(const Counter& counter) { return static_cast<double>(Read(counter)); }
 double Value(const Gauge& gauge) {
   return static_cast<double>(gauge.load(std::memory_order_relaxed));
@@ -86,10 +81,10 @@ std::string CodeName(size_t index) {
   return index < kCountedCodes.size() ? absl::StatusCodeToString(kCountedCodes[index]) : "OTHER";
 }
 
-/// `of(shard)` added up.
-template <typename Of>
-double Sum(const Metrics::Impl& m, Of of) {
-  return static_cast<double>(m.Sum(of));
+/// What `of(shard)` points to, added up.
+template <typename T, typename Of>
+double Sum(const Sharded<T>& counters, Of of) {
+  return static_cast<double>(counters.Sum(of));
 }
 
 void CollectRequests(const Metrics::Impl& m, std::vector<MetricFamily>& out) {
@@ -101,8 +96,7 @@ void CollectRequests(const Metrics::Impl& m, std::vector<MetricFamily>& out) {
       Labels labels = KindLabels(op, direction, dtype);
       labels.push_back({"code", CodeName(code)});
       AddCounter(requests, std::move(labels),
-                 Sum(
-                     m, [&](const RequestShard& s) -> auto& { return s.requests[kind][code]; }));
+                 Sum(m.calls, [&](const auto& s) { return &s.requests[kind][code]; }));
     }
   });
   for (size_t d = 0; d < kDirectionCount; ++d) {
@@ -111,8 +105,7 @@ void CollectRequests(const Metrics::Impl& m, std::vector<MetricFamily>& out) {
                 {"direction", DirectionName(static_cast<Direction>(d))},
                 {"dtype", "unknown"},
                 {"code", "INVALID_ARGUMENT"}},
-               Sum(
-                   m, [&](const RequestShard& s) -> auto& { return s.malformed[d]; }));
+               Sum(m.calls, [&](const auto& s) { return &s.malformed[d]; }));
   }
   out.push_back(std::move(requests));
 
@@ -123,9 +116,9 @@ void CollectRequests(const Metrics::Impl& m, std::vector<MetricFamily>& out) {
     for (int d = 0; d < kDirectionCount; ++d) {
       const auto direction = static_cast<Direction>(d);
       const size_t i = Metrics::Impl::OpDirectionIndex(static_cast<Op>(op), direction);
-      AddHistogram(
-          seconds, {{"op", OpName(static_cast<Op>(op))}, {"direction", DirectionName(direction)}},
-          m.SumHistogram([&](const RequestShard& s) -> auto& { return s.request_seconds[i]; }));
+      AddHistogram(seconds,
+                   {{"op", OpName(static_cast<Op>(op))}, {"direction", DirectionName(direction)}},
+                   m.calls.SumHistogram([&](const auto& s) { return &s.request_seconds[i]; }));
     }
   }
   out.push_back(std::move(seconds));
@@ -142,15 +135,11 @@ void CollectStages(const Metrics::Impl& m, std::vector<MetricFamily>& out) {
              MetricType::Counter);
   for (size_t stage = 0; stage < kStageCount; ++stage) {
     const Labels labels = {{"stage", kStageNames[stage]}};
-    AddHistogram(seconds, labels, m.SumHistogram([&](const RequestShard& s) -> auto& {
-      return s.stage_seconds[stage];
-    }));
+    AddHistogram(seconds, labels,
+                 m.calls.SumHistogram([&](const auto& s) { return &s.stage_seconds[stage]; }));
     AddCounter(deadline, labels,
-               Sum(
-                   m, [&](const RequestShard& s) -> auto& { return s.deadline_exceeded[stage]; }));
-    AddCounter(cancelled, labels,
-               Sum(
-                   m, [&](const RequestShard& s) -> auto& { return s.cancelled[stage]; }));
+               Sum(m.calls, [&](const auto& s) { return &s.deadline_exceeded[stage]; }));
+    AddCounter(cancelled, labels, Sum(m.calls, [&](const auto& s) { return &s.cancelled[stage]; }));
   }
   out.push_back(std::move(seconds));
   out.push_back(std::move(deadline));
@@ -174,18 +163,22 @@ void CollectKernels(const Metrics::Impl& m, std::vector<MetricFamily>& out) {
                              "measured at start; 0 when it could not be measured",
                              MetricType::Gauge);
   for (size_t i = 0; i < m.devices.size(); ++i) {
-    const DeviceCounters& device = *m.devices[i];
+    const DeviceMetrics& device = *m.devices[i];
     const ClientMetric::Label name = {"device", m.options.device_names[i]};
     ForEachKind([&](Op op, Direction direction, DType dtype) {
       const size_t kind = Metrics::Impl::KindIndex(op, direction, dtype);
       Labels labels = KindLabels(op, direction, dtype);
       labels.push_back(name);
-      AddCounter(executions, labels, Value(device.executions[kind]));
-      AddCounter(rows, labels, Value(device.rows[kind]));
-      AddCounter(bytes, labels, Value(device.kernel_bytes[kind]));
-      AddCounter(seconds, labels, Value(device.kernel_ns[kind]) * 1e-9);
+      AddCounter(executions, labels,
+                 Sum(device.batches, [&](const auto& b) { return &b.executions[kind]; }));
+      AddCounter(rows, labels, Sum(device.batches, [&](const auto& b) { return &b.rows[kind]; }));
+      AddCounter(bytes, labels,
+                 Sum(device.batches, [&](const auto& b) { return &b.kernel_bytes[kind]; }));
+      AddCounter(seconds, labels,
+                 Sum(device.batches, [&](const auto& b) { return &b.kernel_ns[kind]; }) * 1e-9);
     });
-    AddHistogram(ratio, {name}, Value(device.bandwidth_ratio));
+    AddHistogram(ratio, {name},
+                 device.batches.SumHistogram([](const auto& b) { return &b.bandwidth_ratio; }));
     AddGauge(copy, {name}, device.copy_bandwidth.load(std::memory_order_relaxed));
   }
   for (MetricFamily* family : {&executions, &rows, &bytes, &seconds, &ratio, &copy}) {
@@ -200,13 +193,15 @@ void CollectBatches(const Metrics::Impl& m, std::vector<MetricFamily>& out) {
   MetricFamily close = Family("normd_batch_close_total",
                               "Launches by why the batch stopped growing", MetricType::Counter);
   for (size_t i = 0; i < m.devices.size(); ++i) {
-    const DeviceCounters& device = *m.devices[i];
+    const DeviceMetrics& device = *m.devices[i];
     const ClientMetric::Label name = {"device", m.options.device_names[i]};
-    AddHistogram(requests, {name}, Value(device.batch_requests));
-    AddHistogram(rows, {name}, Value(device.batch_rows));
-    for (size_t r = 0; r < m.options.close_reasons.size(); ++r) {
+    AddHistogram(requests, {name},
+                 device.batches.SumHistogram([](const auto& b) { return &b.batch_requests; }));
+    AddHistogram(rows, {name},
+                 device.batches.SumHistogram([](const auto& b) { return &b.batch_rows; }));
+    for (size_t r = 0; r < std::min(m.options.close_reasons.size(), kMaxCloseReasons); ++r) {
       AddCounter(close, {name, {"reason", m.options.close_reasons[r]}},
-                 Value(device.batch_close[r]));
+                 Sum(device.batches, [&](const auto& b) { return &b.batch_close[r]; }));
     }
   }
   for (MetricFamily* family : {&requests, &rows, &close}) out.push_back(std::move(*family));
@@ -230,11 +225,14 @@ void CollectDevices(const Metrics::Impl& m, std::vector<MetricFamily>& out) {
   MetricFamily pool_limit = Family("normd_device_pool_limit_bytes",
                                    "What used and free may reach together", MetricType::Gauge);
   for (size_t i = 0; i < m.devices.size(); ++i) {
-    const DeviceCounters& device = *m.devices[i];
+    const DeviceMetrics& device = *m.devices[i];
     const ClientMetric::Label name = {"device", m.options.device_names[i]};
-    AddCounter(bytes, {name, {"way", "in"}}, Value(device.bytes_in));
-    AddCounter(bytes, {name, {"way", "out"}}, Value(device.bytes_out));
-    AddCounter(busy, {name}, Value(device.slot_busy_ns) * 1e-9);
+    AddCounter(bytes, {name, {"way", "in"}},
+               Sum(device.batches, [&](const auto& b) { return &b.bytes_in; }));
+    AddCounter(bytes, {name, {"way", "out"}},
+               Sum(device.batches, [&](const auto& b) { return &b.bytes_out; }));
+    AddCounter(busy, {name},
+               Sum(device.batches, [&](const auto& b) { return &b.slot_busy_ns; }) * 1e-9);
     AddGauge(slots, {name}, Value(device.slots));
     AddGauge(pinned, {name, {"state", "used"}}, Value(device.pinned_used));
     AddGauge(pinned, {name, {"state", "free"}}, Value(device.pinned_free));
@@ -267,19 +265,16 @@ void CollectTransport(const Metrics::Impl& m, std::vector<MetricFamily>& out) {
       Family("normd_transport_bytes_total", "Tensor bytes received and sent", MetricType::Counter);
   for (size_t i = 0; i < kTransportKindCount; ++i) {
     AddCounter(bytes, {{"transport", kTransportNames[i]}, {"way", "in"}},
-               Sum(
-                   m, [&](const RequestShard& s) -> auto& { return s.bytes_in[i]; }));
+               Sum(m.calls, [&](const auto& s) { return &s.bytes_in[i]; }));
     AddCounter(bytes, {{"transport", kTransportNames[i]}, {"way", "out"}},
-               Sum(
-                   m, [&](const RequestShard& s) -> auto& { return s.bytes_out[i]; }));
+               Sum(m.calls, [&](const auto& s) { return &s.bytes_out[i]; }));
   }
   out.push_back(std::move(bytes));
   MetricFamily rejected = Family(
       "normd_rejected_total", "Requests turned away without being computed", MetricType::Counter);
   for (size_t i = 0; i < kRejectReasonCount; ++i) {
     AddCounter(rejected, {{"reason", kRejectNames[i]}},
-               Sum(
-                   m, [&](const RequestShard& s) -> auto& { return s.rejected[i]; }));
+               Sum(m.calls, [&](const auto& s) { return &s.rejected[i]; }));
   }
   out.push_back(std::move(rejected));
   MetricFamily timeouts =

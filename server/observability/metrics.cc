@@ -19,8 +19,7 @@ Metrics::Impl::Impl(MetricsOptions options_in)
     : options(std::move(options_in)),
       start_time_seconds(absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch())) {
   for (size_t i = 0; i < options.device_names.size(); ++i) {
-    devices.push_back(std::make_unique<DeviceCounters>());
-    devices.back()->batch_close = std::vector<Counter>(options.close_reasons.size());
+    devices.push_back(std::make_unique<DeviceMetrics>());
   }
 }
 
@@ -29,10 +28,10 @@ size_t Metrics::Impl::CodeIndex(absl::StatusCode code) {
   return static_cast<size_t>(found - kCountedCodes.begin());
 }
 
-RequestShard& Metrics::Impl::shard() {
+size_t ThreadNumber() {
   static std::atomic<size_t> threads{0};
-  static thread_local size_t mine = threads.fetch_add(1, std::memory_order_relaxed) % kShards;
-  return shards_[mine];
+  static thread_local size_t mine = threads.fetch_add(1, std::memory_order_relaxed);
+  return mine;
 }
 
 Metrics::Metrics(MetricsOptions options) : impl_(std::make_shared<Impl>(std::move(options))) {}
@@ -44,23 +43,24 @@ Metrics::~Metrics() = default;
 void Metrics::RecordRequest(Op op, Direction direction, DType dtype, absl::StatusCode code,
                             absl::Duration latency) {
   if (!impl_->options.recording) return;
-  RequestShard& shard = impl_->shard();
-  Add(shard.requests[Impl::KindIndex(op, direction, dtype)][Impl::CodeIndex(code)], 1);
+  RequestCounters& calls = impl_->calls.mine();
+  Add(calls.requests[Impl::KindIndex(op, direction, dtype)][Impl::CodeIndex(code)], 1);
   // Refused requests would pull the quantiles down: latency is that of answered ones.
   if (code == absl::StatusCode::kOk) {
-    shard.request_seconds[Impl::OpDirectionIndex(op, direction)].Observe(
+    calls.request_seconds[Impl::OpDirectionIndex(op, direction)].Observe(
         absl::ToDoubleSeconds(latency));
   }
 }
 
 void Metrics::RecordMalformed(Direction direction) {
   if (!impl_->options.recording) return;
-  Add(impl_->shard().malformed[static_cast<size_t>(direction)], 1);
+  Add(impl_->calls.mine().malformed[static_cast<size_t>(direction)], 1);
 }
 
 void Metrics::RecordStage(Stage stage, absl::Duration time) {
   if (!impl_->options.recording) return;
-  impl_->shard().stage_seconds[static_cast<size_t>(stage)].Observe(absl::ToDoubleSeconds(time));
+  impl_->calls.mine().stage_seconds[static_cast<size_t>(stage)].Observe(
+      absl::ToDoubleSeconds(time));
 }
 
 void Metrics::RecordExecution(const ExecutionRecord& record) {
@@ -68,46 +68,48 @@ void Metrics::RecordExecution(const ExecutionRecord& record) {
       record.device_index >= static_cast<int>(impl_->devices.size())) {
     return;
   }
-  DeviceCounters& device = *impl_->devices[static_cast<size_t>(record.device_index)];
-  device.batch_requests.Observe(static_cast<double>(record.requests));
-  device.batch_rows.Observe(static_cast<double>(record.rows));
-  for (size_t i = 0; i < impl_->options.close_reasons.size(); ++i) {
-    if (impl_->options.close_reasons[i] == record.close_reason) Add(device.batch_close[i], 1);
+  DeviceMetrics& device = *impl_->devices[static_cast<size_t>(record.device_index)];
+  BatchCounters& batches = device.batches.mine();
+  batches.batch_requests.Observe(static_cast<double>(record.requests));
+  batches.batch_rows.Observe(static_cast<double>(record.rows));
+  const size_t reasons = std::min(impl_->options.close_reasons.size(), kMaxCloseReasons);
+  for (size_t i = 0; i < reasons; ++i) {
+    if (impl_->options.close_reasons[i] == record.close_reason) Add(batches.batch_close[i], 1);
   }
   const size_t kind = Impl::KindIndex(record.op, record.direction, record.dtype);
-  Add(device.executions[kind], 1);
-  Add(device.rows[kind], record.rows);
-  Add(device.kernel_bytes[kind], record.kernel_bytes);
-  Add(device.kernel_ns[kind], absl::ToInt64Nanoseconds(record.kernel_time));
-  Add(device.bytes_in, record.input_bytes);
-  Add(device.bytes_out, record.output_bytes);
+  Add(batches.executions[kind], 1);
+  Add(batches.rows[kind], record.rows);
+  Add(batches.kernel_bytes[kind], record.kernel_bytes);
+  Add(batches.kernel_ns[kind], absl::ToInt64Nanoseconds(record.kernel_time));
+  Add(batches.bytes_in, record.input_bytes);
+  Add(batches.bytes_out, record.output_bytes);
   const double bandwidth = device.copy_bandwidth.load(std::memory_order_relaxed);
   const double seconds = absl::ToDoubleSeconds(record.kernel_time);
   if (bandwidth > 0 && seconds > 0) {
-    device.bandwidth_ratio.Observe(static_cast<double>(record.kernel_bytes) / seconds / bandwidth);
+    batches.bandwidth_ratio.Observe(static_cast<double>(record.kernel_bytes) / seconds / bandwidth);
   }
 }
 
 void Metrics::RecordRejected(RejectReason reason) {
   if (!impl_->options.recording) return;
-  Add(impl_->shard().rejected[static_cast<size_t>(reason)], 1);
+  Add(impl_->calls.mine().rejected[static_cast<size_t>(reason)], 1);
 }
 
 void Metrics::RecordDeadlineExceeded(Stage stage) {
   if (!impl_->options.recording) return;
-  Add(impl_->shard().deadline_exceeded[static_cast<size_t>(stage)], 1);
+  Add(impl_->calls.mine().deadline_exceeded[static_cast<size_t>(stage)], 1);
 }
 
 void Metrics::RecordCancelled(Stage stage) {
   if (!impl_->options.recording) return;
-  Add(impl_->shard().cancelled[static_cast<size_t>(stage)], 1);
+  Add(impl_->calls.mine().cancelled[static_cast<size_t>(stage)], 1);
 }
 
 void Metrics::RecordTransport(TransportKind transport, int64_t bytes_in, int64_t bytes_out) {
   if (!impl_->options.recording) return;
-  RequestShard& shard = impl_->shard();
-  Add(shard.bytes_in[static_cast<size_t>(transport)], bytes_in);
-  Add(shard.bytes_out[static_cast<size_t>(transport)], bytes_out);
+  RequestCounters& calls = impl_->calls.mine();
+  Add(calls.bytes_in[static_cast<size_t>(transport)], bytes_in);
+  Add(calls.bytes_out[static_cast<size_t>(transport)], bytes_out);
 }
 
 void Metrics::RecordCudaError(CudaErrorKind kind) {
@@ -116,7 +118,7 @@ void Metrics::RecordCudaError(CudaErrorKind kind) {
 
 void Metrics::AddSlotBusy(int device_index, absl::Duration time) {
   if (!impl_->options.recording) return;
-  Add(impl_->devices.at(static_cast<size_t>(device_index))->slot_busy_ns,
+  Add(impl_->devices.at(static_cast<size_t>(device_index))->batches.mine().slot_busy_ns,
       absl::ToInt64Nanoseconds(time));
 }
 
@@ -125,7 +127,7 @@ void Metrics::SetDeviceCopyBandwidth(int device_index, double bytes_per_second) 
 }
 
 void Metrics::SetDeviceLimits(int device_index, const DeviceLimits& limits) {
-  DeviceCounters& device = *impl_->devices.at(static_cast<size_t>(device_index));
+  DeviceMetrics& device = *impl_->devices.at(static_cast<size_t>(device_index));
   device.slots.store(limits.slots);
   device.pinned_limit.store(limits.pinned_pool_bytes);
   device.pool_limit.store(limits.device_pool_bytes);
@@ -153,13 +155,13 @@ void Metrics::SetAdmissionLimits(int64_t requests, int64_t bytes) {
 }
 
 void Metrics::SetPinnedPool(int device_index, int64_t used_bytes, int64_t free_bytes) {
-  DeviceCounters& device = *impl_->devices.at(static_cast<size_t>(device_index));
+  DeviceMetrics& device = *impl_->devices.at(static_cast<size_t>(device_index));
   device.pinned_used.store(used_bytes, std::memory_order_relaxed);
   device.pinned_free.store(free_bytes, std::memory_order_relaxed);
 }
 
 void Metrics::SetDevicePool(int device_index, int64_t used_bytes, int64_t free_bytes) {
-  DeviceCounters& device = *impl_->devices.at(static_cast<size_t>(device_index));
+  DeviceMetrics& device = *impl_->devices.at(static_cast<size_t>(device_index));
   device.pool_used.store(used_bytes, std::memory_order_relaxed);
   device.pool_free.store(free_bytes, std::memory_order_relaxed);
 }
@@ -184,26 +186,26 @@ Metrics::Totals Metrics::totals() const {
   for (size_t kind = 0; kind < kKinds; ++kind) {
     for (size_t code = 0; code < kCodeSlots; ++code) {
       (code == 0 ? totals.requests_ok : totals.requests_failed) +=
-          m.Sum([&](const RequestShard& shard) -> auto& { return shard.requests[kind][code]; });
+          m.calls.Sum([&](const auto& shard) { return &shard.requests[kind][code]; });
     }
   }
   for (size_t d = 0; d < kDirectionCount; ++d) {
-    totals.requests_failed +=
-        m.Sum([&](const RequestShard& shard) -> auto& { return shard.malformed[d]; });
+    totals.requests_failed += m.calls.Sum([&](const auto& shard) { return &shard.malformed[d]; });
   }
   for (const auto& device : m.devices) {
-    for (const Counter& executions : device->executions) totals.executions += Read(executions);
-    for (const Counter& rows : device->rows) totals.rows += Read(rows);
+    for (size_t kind = 0; kind < kKinds; ++kind) {
+      totals.executions +=
+          device->batches.Sum([kind](const auto& shard) { return &shard.executions[kind]; });
+      totals.rows += device->batches.Sum([kind](const auto& shard) { return &shard.rows[kind]; });
+    }
   }
   for (size_t i = 0; i < kTransportKindCount; ++i) {
-    totals.bytes_in += m.Sum([&](const RequestShard& shard) -> auto& { return shard.bytes_in[i]; });
-    totals.bytes_out +=
-        m.Sum([&](const RequestShard& shard) -> auto& { return shard.bytes_out[i]; });
+    totals.bytes_in += m.calls.Sum([&](const auto& shard) { return &shard.bytes_in[i]; });
+    totals.bytes_out += m.calls.Sum([&](const auto& shard) { return &shard.bytes_out[i]; });
   }
   const auto stage = [&m](Stage which) {
-    const auto histogram = m.SumHistogram([&](const RequestShard& shard) -> auto& {
-      return shard.stage_seconds[static_cast<size_t>(which)];
-    });
+    const auto histogram = m.calls.SumHistogram(
+        [&](const auto& shard) { return &shard.stage_seconds[static_cast<size_t>(which)]; });
     return StageTotal{histogram.sample_count, histogram.sample_sum};
   };
   totals.encode = stage(Stage::kEncode);

@@ -92,7 +92,7 @@ struct BuildInfo {
 struct MetricsOptions {
   /// Label values of `device`, e.g. {"cpu"}.
   std::vector<std::string> device_names;
-  /// Label values of batch_close_total.
+  /// Label values of batch_close_total; at most 8.
   std::vector<std::string> close_reasons;
   BuildInfo build;
   /// Without it what calls record is dropped, and only gauges move: to see what recording costs.

@@ -29,12 +29,12 @@ std::vector<std::string> HttpOptions(const std::string& listen) {
   return {"listening_ports", listen, "num_threads", "8", "request_timeout_ms", "2000"};
 }
 
-/// Starts the HTTP library's threads with a tenth of the weight of those that serve requests, where
+/// Starts the HTTP library's threads with a third of the weight of those that serve requests, where
 /// there is no processor for all (Linux: a thread hands its niceness down to those it starts).
 std::unique_ptr<prometheus::Exposer> StartExposer(const std::string& listen) {
   return std::async(std::launch::async,
                     [&listen] {
-                      (void)setpriority(PRIO_PROCESS, 0, getpriority(PRIO_PROCESS, 0) + 10);
+                      (void)setpriority(PRIO_PROCESS, 0, getpriority(PRIO_PROCESS, 0) + 5);
                       return std::make_unique<prometheus::Exposer>(HttpOptions(listen));
                     })
       .get();

@@ -92,9 +92,45 @@ struct LatencyHistogram : AtomicHistogram<kLatencyBounds.size(), 1'000'000'000> 
   LatencyHistogram() : AtomicHistogram(kLatencyBounds) {}
 };
 
-/// What the threads of one shard recorded. Cache lines of its own: threads of different shards do
-/// not wait for each other's writes.
-struct alignas(64) RequestShard {
+/// 0, 1, 2, ... in the order in which threads first ask.
+size_t ThreadNumber();
+
+/// One T for each of a few groups of threads, in cache lines of its own: threads of different groups
+/// do not wait for each other's writes.
+template <typename T>
+class Sharded {
+ public:
+  /// The calling thread's.
+  T& mine() { return shards_[Group()].value; }
+
+  /// What `of(shard)` points to, added up over the shards: a Counter, or a histogram.
+  template <typename Of>
+  uint64_t Sum(Of of) const {
+    uint64_t sum = 0;
+    for (const Aligned& shard : shards_) sum += Read(*of(shard.value));
+    return sum;
+  }
+  template <typename Of>
+  prometheus::ClientMetric::Histogram SumHistogram(Of of) const {
+    prometheus::ClientMetric::Histogram sum;
+    for (const Aligned& shard : shards_) of(shard.value)->AddTo(sum);
+    return sum;
+  }
+
+ private:
+  /// More than the threads that record on a machine of 16 cores, most of the time.
+  static constexpr size_t kShards = 16;
+  struct alignas(64) Aligned {
+    T value;
+  };
+
+  static size_t Group() { return ThreadNumber() % kShards; }
+
+  std::array<Aligned, kShards> shards_;
+};
+
+/// What calls recorded.
+struct RequestCounters {
   std::array<std::array<Counter, kCodeSlots>, kKinds> requests{};
   std::array<Counter, kDirectionCount> malformed{};
   std::array<LatencyHistogram, kOpDirections> request_seconds;
@@ -106,8 +142,10 @@ struct alignas(64) RequestShard {
   std::array<Counter, kTransportKindCount> bytes_out{};
 };
 
-/// Everything known about one device label; written by the executor's few threads, once a batch.
-struct alignas(64) DeviceCounters {
+inline constexpr size_t kMaxCloseReasons = 8;
+
+/// What the batches of one device recorded.
+struct BatchCounters {
   std::array<Counter, kKinds> executions{};
   std::array<Counter, kKinds> rows{};
   std::array<Counter, kKinds> kernel_bytes{};
@@ -115,10 +153,15 @@ struct alignas(64) DeviceCounters {
   AtomicHistogram<kRatioBounds.size(), 1'000'000> bandwidth_ratio{kRatioBounds};
   AtomicHistogram<kBatchRequestBounds.size(), 1> batch_requests{kBatchRequestBounds};
   AtomicHistogram<kBatchRowBounds.size(), 1> batch_rows{kBatchRowBounds};
-  std::vector<Counter> batch_close;  // of the close reasons
+  std::array<Counter, kMaxCloseReasons> batch_close{};
   Counter bytes_in{0};
   Counter bytes_out{0};
   Counter slot_busy_ns{0};
+};
+
+/// Everything known about one device label.
+struct DeviceMetrics {
+  Sharded<BatchCounters> batches;
   std::atomic<double> copy_bandwidth{0.0};
   Gauge slots{0};
   Gauge pinned_used{0};
@@ -144,27 +187,11 @@ class Metrics::Impl : public prometheus::Collectable {
   }
   static size_t CodeIndex(absl::StatusCode code);
 
-  /// The calling thread's.
-  RequestShard& shard();
-
-  /// `of(shard)` added up over the shards: of a Counter, or of a histogram.
-  template <typename Of>
-  uint64_t Sum(Of of) const {
-    uint64_t sum = 0;
-    for (const RequestShard& shard : shards_) sum += Read(of(shard));
-    return sum;
-  }
-  template <typename Of>
-  prometheus::ClientMetric::Histogram SumHistogram(Of of) const {
-    prometheus::ClientMetric::Histogram sum;
-    for (const RequestShard& shard : shards_) of(shard).AddTo(sum);
-    return sum;
-  }
-
   const MetricsOptions options;
   const double start_time_seconds;
+  Sharded<RequestCounters> calls;
   std::array<Counter, kCudaErrorKindCount> cuda_errors{};
-  std::vector<std::unique_ptr<DeviceCounters>> devices;
+  std::vector<std::unique_ptr<DeviceMetrics>> devices;
 
   Gauge queue_requests{0};
   Gauge queue_requests_limit{0};
@@ -185,12 +212,6 @@ class Metrics::Impl : public prometheus::Collectable {
   mutable absl::Mutex readers_mutex;
   std::vector<GpuSource> gpu_sources ABSL_GUARDED_BY(readers_mutex);
   std::function<int64_t()> read_connections ABSL_GUARDED_BY(readers_mutex);
-
- private:
-  /// More than the threads that record on a machine of 16 cores, most of the time.
-  static constexpr size_t kShards = 16;
-
-  std::array<RequestShard, kShards> shards_;
 };
 
 }  // namespace norm::server

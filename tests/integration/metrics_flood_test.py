@@ -89,12 +89,12 @@ class MetricsFloodTest(unittest.TestCase):
         self.assertGreaterEqual(self.requests(self.scrape()), report["requests"])
 
     def http_threads(self):
-        """How many threads have the niceness of the HTTP library's: 10 above the others."""
+        """How many threads have the niceness of the HTTP library's: 5 above the others."""
         nice = []
         for task in (pathlib.Path("/proc") / str(self.normd.pid) / "task").iterdir():
             with contextlib.suppress(ProcessLookupError):  # it has ended
                 nice.append(os.getpriority(os.PRIO_PROCESS, int(task.name)))
-        return nice.count(min(nice) + 10)
+        return nice.count(min(nice) + 5)
 
     def flooded(self):
         """Loads the server, and checks meanwhile what the flood takes of it."""
