@@ -1,17 +1,18 @@
 #!/usr/bin/env python3
-"""What recording metrics costs: small calls against two normd, one with --record_metrics=false, in turn.
+"""What recording metrics costs: small calls against two normd at once, one of them with --record_metrics=false.
 
 Usage: metrics_overhead.py --normd PROGRAM --normctl PROGRAM [--device cuda|cpu] [--rounds N] [--seconds S] [--scrape HZ]
        [--load 'ARGUMENTS OF normctl bench'] [--json FILE] [--limit SHARE]
 
-Both servers live throughout, and each round loads one after the other, which of them first changing from round to round: what
-else the machine does meets both alike. Printed are the medians over rounds of on / off: requests per second, and the server's
-processor time for a request, which other work on the machine moves less; with the interval that holds the median with 95 %.
+Both servers are loaded by the same load at the same time, round after round, so that whatever else the machine does meets both
+alike. Printed are the medians over rounds of on / off: requests per second, and the server's processor time for a request; with
+the interval that holds the median with 95 %.
 --scrape also reads /metrics of the recording server that often while it is loaded, as Prometheus would. --limit: exit 1 when
 the whole interval of the processor time lies above 1 + SHARE.
 """
 
 import argparse
+import concurrent.futures
 import json
 import math
 import os
@@ -115,11 +116,12 @@ def main():
                 measure(options, server, 0)
             rounds = []
             for number in range(options.rounds):
-                result = {}
-                for server in servers if number % 2 else reversed(servers):
-                    rate, cpu, scrapes = measure(options, server, options.scrape if server.name == "on" else 0)
-                    result[server.name] = {"requests_per_second": rate, "cpu_us": cpu * 1e6, "scrapes": scrapes}
-                rounds.append(result)
+                order = servers if number % 2 else servers[::-1]
+                with concurrent.futures.ThreadPoolExecutor(2) as both:
+                    measured = [both.submit(measure, options, server, options.scrape if server.name == "on" else 0) for server in order]
+                    results = [one.result() for one in measured]
+                rounds.append({server.name: {"requests_per_second": rate, "cpu_us": cpu * 1e6, "scrapes": scrapes}
+                               for server, (rate, cpu, scrapes) in zip(order, results)})
         finally:
             for server in servers:
                 server.stop()

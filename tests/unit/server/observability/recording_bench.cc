@@ -60,6 +60,7 @@ double NanosecondsOfARequest(bool recording, int threads) {
   for (int round = 0; round < kRounds; ++round) {
     std::vector<double> taken(static_cast<size_t>(threads));
     std::vector<std::thread> workers;
+    workers.reserve(taken.size());
     for (double& mine : taken) {
       workers.emplace_back([&metrics, &mine] {
         const double start = ThreadNanoseconds();
