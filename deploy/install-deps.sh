@@ -11,7 +11,7 @@ packages=(
 )
 for argument in "$@"; do
   case "$argument" in
-    --test) packages+=(libgmock-dev libgtest-dev python3 python3-matplotlib) ;;
+    --test) packages+=(libgmock-dev libgtest-dev prometheus python3 python3-matplotlib) ;;
     *)
       echo "install-deps.sh: unknown argument '$argument' (usage: install-deps.sh [--test])" >&2
       exit 2
@@ -45,3 +45,7 @@ fi
 echo "install-deps.sh: installing ${missing[*]}"
 "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get update -q
 "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing[@]}"
+# Tests run the program; the service that Debian starts with it is not wanted.
+if [[ " ${missing[*]} " == *" prometheus "* ]] && command -v systemctl >/dev/null; then
+  "${as_root[@]}" systemctl disable --now prometheus || true
+fi

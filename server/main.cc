@@ -132,7 +132,10 @@ int Run(const ServerConfig& config, ShutdownSignals& signals) {
 
   std::vector<std::string> names;
   for (const DeviceFacts& device : found->devices) names.push_back(device.name);
-  Metrics metrics(names, BatchCloseReasonNames(), ThisBuild());
+  Metrics metrics({.device_names = std::move(names),
+                   .close_reasons = BatchCloseReasonNames(),
+                   .build = ThisBuild(),
+                   .recording = config.record_metrics});
   auto registry = DeviceRegistry::Create(found->devices, config.device_options, metrics);
   if (!registry.ok()) return Fail(kExitFailed, registry.status());
   BatchingScheduler scheduler((*registry)->executors(), config.scheduler, Clock::Real(), metrics);

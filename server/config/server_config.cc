@@ -51,6 +51,10 @@ ABSL_FLAG(
     bool, insecure, false,
     "Listen without TLS although other machines can reach the address: whoever sees the traffic "
     "sees tensors and tokens.");
+ABSL_FLAG(
+    bool, record_metrics, true,
+    "Count and time what requests do. Without it those metrics and GetStatistics stand still, "
+    "to see what recording costs.");
 ABSL_FLAG(std::string, port_file, "",
           "File to write once the server is ready, for scripts: lines grpc=host:port and "
           "metrics=host:port.");
@@ -248,6 +252,7 @@ absl::StatusOr<ServerConfig> ReadServerConfig() {
   grpc.listen = check.Address("listen", absl::GetFlag(FLAGS_listen));
   grpc.security = ReadSecurity(grpc.listen, check);
   config.metrics_listen = check.Address("metrics_listen", absl::GetFlag(FLAGS_metrics_listen));
+  config.record_metrics = absl::GetFlag(FLAGS_record_metrics);
   config.port_file = absl::GetFlag(FLAGS_port_file);
   config.processes =
       static_cast<int>(check.Range("processes", absl::GetFlag(FLAGS_processes), 0, kMaxProcesses));

@@ -84,6 +84,8 @@ absl::StatusOr<std::unique_ptr<DeviceRegistry>> DeviceRegistry::Create(
     cpu.kernel_threads = options.cpu_threads.value_or(MachineThreads());
     cpu.memory_budget_bytes = options.cpu_memory_bytes;
     metrics.SetDeviceCopyBandwidth(index, MeasureHostCopyBandwidth(cpu.kernel_threads));
+    metrics.SetDeviceLimits(index,
+                            {.slots = cpu.slots, .pinned_pool_bytes = cpu.memory_budget_bytes});
     registry->executors_.push_back(std::make_unique<CpuBatchExecutor>(std::move(cpu), metrics));
   }
   registry->devices_ = std::move(devices);
