@@ -18,7 +18,14 @@ if(NOT NORM_CUDA STREQUAL "OFF")
     set(CMAKE_CUDA_STANDARD 20)
     set(CMAKE_CUDA_STANDARD_REQUIRED ON)
     # One runtime in a process, which knows the kernels of every library in it.
-    set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)
+    if(NORM_STATIC_CUDA)
+      set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
+      # FindCUDAToolkit leaves a target alone that is there: whoever links the runtime gets the archive.
+      add_library(CUDA::cudart INTERFACE IMPORTED)
+      target_link_libraries(CUDA::cudart INTERFACE CUDA::cudart_static)
+    else()
+      set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)
+    endif()
     # row_norm_backward_f32.cu for sm_90: 144 KB of object file instead of 629 KB, same compile time (nvcc 13.0, 2026-11-29).
     add_compile_options($<$<COMPILE_LANGUAGE:CUDA>:--compress-mode=size>)
     # a * b + c is fused only where the source says fma: instances of one kernel must round alike.

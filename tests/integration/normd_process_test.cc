@@ -23,6 +23,7 @@
 #include "grpcpp/grpcpp.h"
 #include "norm/v1/normalization.grpc.pb.h"
 #include "tests/integration/await.h"
+#include "tests/integration/health_check.h"
 #include "tests/support/request_builder.h"
 
 namespace norm::server {
@@ -30,6 +31,7 @@ namespace {
 
 using norm::test::Await;
 using norm::test::CanaryRequest;
+using norm::test::CheckHealth;
 using norm::v1::NormalizationService;
 using testing::HasSubstr;
 
@@ -79,11 +81,14 @@ class NormdProcess {
     }
     return "";
   }
-  std::unique_ptr<NormalizationService::Stub> Connect() const {
+  std::shared_ptr<grpc::Channel> OpenChannel() const {
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-    return NormalizationService::NewStub(
-        grpc::CreateCustomChannel(Address("grpc"), grpc::InsecureChannelCredentials(), arguments));
+    return grpc::CreateCustomChannel(Address("grpc"), grpc::InsecureChannelCredentials(),
+                                     arguments);
+  }
+  std::unique_ptr<NormalizationService::Stub> Connect() const {
+    return NormalizationService::NewStub(OpenChannel());
   }
   void Signal(int number) const { kill(pid_, number); }
   /// The exit code, or 1000 + the signal that killed it.
@@ -135,6 +140,17 @@ TEST(NormdProcessTest, ServesThroughTheDrainDelayAndEndsIdleStreams) {
   EXPECT_FALSE(stream->Read(&response));
   EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_EQ(normd.Wait(), 0);
+}
+
+TEST(NormdProcessTest, IsAliveButNotReadyWhileItDrains) {
+  NormdProcess normd({"--drain_delay=1h"});
+  ASSERT_TRUE(normd.AwaitReady());
+  const std::shared_ptr<grpc::Channel> channel = normd.OpenChannel();
+  EXPECT_EQ(CheckHealth(channel, ""), "SERVING");
+  normd.Signal(SIGTERM);
+  ASSERT_TRUE(Await([&] { return CheckHealth(channel, "") == "NOT_SERVING"; }));
+  EXPECT_EQ(CheckHealth(channel, "norm.v1.NormalizationService"), "NOT_SERVING");
+  EXPECT_EQ(CheckHealth(channel, "liveness"), "SERVING");
 }
 
 TEST(NormdProcessTest, SecondSignalEndsItAtOnce) {
