@@ -30,6 +30,10 @@ if(NOT NORM_CUDA STREQUAL "OFF")
     add_compile_options($<$<COMPILE_LANGUAGE:CUDA>:--compress-mode=size>)
     # a * b + c is fused only where the source says fma: instances of one kernel must round alike.
     add_compile_options($<$<COMPILE_LANGUAGE:CUDA>:--fmad=false>)
+    if(CMAKE_VERSION VERSION_LESS 3.26 AND NOT TARGET CUDA::nvToolsExt)
+      # CMake 3.25 marks it as deprecated without asking whether it is there, and CUDA 13 has it no more.
+      add_library(CUDA::nvToolsExt INTERFACE IMPORTED)
+    endif()
     find_package(CUDAToolkit REQUIRED)
     set(NORM_HAVE_CUDA TRUE)
   elseif(NORM_CUDA STREQUAL "ON")
