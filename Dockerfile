@@ -13,7 +13,8 @@ COPY deploy/install-deps.sh /source/deploy/install-deps.sh
 RUN /source/deploy/install-deps.sh \
  && apt-get install -y -q --no-install-recommends ccache \
  && rm -rf /var/lib/apt/lists/*
-COPY --from=cuda /usr/local/cuda-13.0 /usr/local/cuda
+COPY --from=cuda /usr/local/cuda-13.0 /usr/local/cuda-13.0
+RUN ln -s cuda-13.0 /usr/local/cuda
 ENV PATH=/usr/local/cuda/bin:$PATH \
     LANG=C.UTF-8 \
     CCACHE_BASEDIR=/source \

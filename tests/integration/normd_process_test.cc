@@ -81,14 +81,11 @@ class NormdProcess {
     }
     return "";
   }
-  std::shared_ptr<grpc::Channel> OpenChannel() const {
+  std::unique_ptr<NormalizationService::Stub> Connect() const {
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-    return grpc::CreateCustomChannel(Address("grpc"), grpc::InsecureChannelCredentials(),
-                                     arguments);
-  }
-  std::unique_ptr<NormalizationService::Stub> Connect() const {
-    return NormalizationService::NewStub(OpenChannel());
+    return NormalizationService::NewStub(
+        grpc::CreateCustomChannel(Address("grpc"), grpc::InsecureChannelCredentials(), arguments));
   }
   void Signal(int number) const { kill(pid_, number); }
   /// The exit code, or 1000 + the signal that killed it.
@@ -145,7 +142,8 @@ TEST(NormdProcessTest, ServesThroughTheDrainDelayAndEndsIdleStreams) {
 TEST(NormdProcessTest, IsAliveButNotReadyWhileItDrains) {
   NormdProcess normd({"--drain_delay=1h"});
   ASSERT_TRUE(normd.AwaitReady());
-  const std::shared_ptr<grpc::Channel> channel = normd.OpenChannel();
+  const auto channel =
+      grpc::CreateChannel(normd.Address("grpc"), grpc::InsecureChannelCredentials());
   EXPECT_EQ(CheckHealth(channel, ""), "SERVING");
   normd.Signal(SIGTERM);
   ASSERT_TRUE(Await([&] { return CheckHealth(channel, "") == "NOT_SERVING"; }));
