@@ -23,7 +23,6 @@
 #include "grpcpp/grpcpp.h"
 #include "norm/v1/normalization.grpc.pb.h"
 #include "tests/integration/await.h"
-#include "tests/integration/health_check.h"
 #include "tests/support/request_builder.h"
 
 namespace norm::server {
@@ -31,7 +30,6 @@ namespace {
 
 using norm::test::Await;
 using norm::test::CanaryRequest;
-using norm::test::CheckHealth;
 using norm::v1::NormalizationService;
 using testing::HasSubstr;
 
@@ -137,18 +135,6 @@ TEST(NormdProcessTest, ServesThroughTheDrainDelayAndEndsIdleStreams) {
   EXPECT_FALSE(stream->Read(&response));
   EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_EQ(normd.Wait(), 0);
-}
-
-TEST(NormdProcessTest, IsAliveButNotReadyWhileItDrains) {
-  NormdProcess normd({"--drain_delay=1h"});
-  ASSERT_TRUE(normd.AwaitReady());
-  const auto channel =
-      grpc::CreateChannel(normd.Address("grpc"), grpc::InsecureChannelCredentials());
-  EXPECT_EQ(CheckHealth(channel, ""), "SERVING");
-  normd.Signal(SIGTERM);
-  ASSERT_TRUE(Await([&] { return CheckHealth(channel, "") == "NOT_SERVING"; }));
-  EXPECT_EQ(CheckHealth(channel, "norm.v1.NormalizationService"), "NOT_SERVING");
-  EXPECT_EQ(CheckHealth(channel, "liveness"), "SERVING");
 }
 
 TEST(NormdProcessTest, SecondSignalEndsItAtOnce) {
