@@ -44,8 +44,8 @@ RUN --mount=type=bind,from=build,source=/source/deploy/image,target=/tmp/image \
     apt-get update -q \
  && xargs -a /opt/normd/debian-packages.txt apt-get install -y -q --no-install-recommends \
  && rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/log/* \
- && groupadd --system --gid 8470 normd \
- && useradd --system --uid 8470 --gid normd --home-dir /nonexistent --shell /usr/sbin/nologin normd \
+ && groupadd --gid 8470 normd \
+ && useradd --uid 8470 --gid normd --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin normd \
  && /tmp/image/sbom.sh "$(/opt/normd/bin/normctl --version)" /opt/normd/compiled-in.txt >/opt/normd/sbom.cdx.json
 ENV PATH=/opt/normd/bin:$PATH \
     NVIDIA_VISIBLE_DEVICES=all \

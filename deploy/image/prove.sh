@@ -73,7 +73,7 @@ if ! "${buildah[@]}" inspect --type image "docker.io/$cuda_image" >/dev/null 2>&
 fi
 
 echo "prove.sh: building the stage $target for ${CUDA_ARCHITECTURES:-90-real}"
-"${buildah[@]}" bud --layers --pull-never --target "$target" --tag "normd:$target" --file "$root/Dockerfile" \
+"${buildah[@]}" bud --pull-never --target "$target" --tag "normd:$target" --file "$root/Dockerfile" \
   --build-arg "CUDA_ARCHITECTURES=${CUDA_ARCHITECTURES:-90-real}" \
   --build-arg "REVISION=$(git -C "$root" rev-parse HEAD 2>/dev/null || echo unknown)" "$root"
 [[ $target == runtime ]] || exit 0

@@ -127,7 +127,7 @@ def check_user(report, image):
 def check_service(report, image, root):
     health = image.config["Healthcheck"]["Test"][1:]
     before = image.run(*health)
-    report.check("health check without a server", before.returncode == 3, f"exit {before.returncode}: {before.stdout.strip()}")
+    report.check("health check without a server", before.returncode == 3, f"exit {before.returncode}: {before.stdout.splitlines()[0]}")
 
     server = subprocess.Popen(image.command(*image.config["Entrypoint"]), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     log = []
@@ -150,7 +150,7 @@ def check_service(report, image, root):
     report.check("user of the server", owner.split()[1:] == ["8470"] * 4, owner)
 
     after = image.run(*health)
-    report.check("health check", after.returncode == 0, f"exit {after.returncode}: {after.stdout.strip()}")
+    report.check("health check", after.returncode == 0, f"exit {after.returncode}: {after.stdout.splitlines()[0]}")
     verified = image.run("normctl", "verify", "/data/manifest.json", volume=f"{root}/tests/data:/data:ro")
     report.check("real inputs through the image's client", verified.returncode == 0, verified.stdout.strip().splitlines()[-1])
     load = subprocess.Popen(image.command("normctl", "bench", "--rate", "200", "--in-flight", "4", "--warm-up", "0.1", "--duration", "1"),
