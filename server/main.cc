@@ -162,8 +162,10 @@ int Run(const ServerConfig& config, ShutdownSignals& signals) {
 
   const int exit_code = Serve(signals, **registry, **server, log);
   signals.ExitOnNext();
+  // One end for both: whoever waits for this process counts with the sum of the two flags.
+  const absl::Time end = absl::Now() + config.grpc.drain_delay + config.grpc.drain_timeout;
   absl::Status drained = (*server)->Drain();
-  drained.Update(scheduler.Drain(absl::Now() + config.grpc.drain_timeout));
+  drained.Update(scheduler.Drain(end));
   if (!drained.ok()) {
     log.Warning("drain", {{"problem", std::string(drained.message())}});
     return exit_code != 0 ? exit_code : kExitFailed;

@@ -54,6 +54,10 @@ absl::StatusOr<FoundDevices> FindDevices(DeviceSelection selection) {
     }
   }
   if (found.devices.empty()) {
+    if (selection == DeviceSelection::kAuto) {
+      found.notes.push_back(
+          "no usable GPU: the CPU backend serves (a container needs --gpus all or the like)");
+    }
     found.devices.push_back(DescribeCpu());
   }
   return found;
