@@ -26,6 +26,7 @@
 #include "client/normctl/load_progress.h"
 #include "client/normctl/mix_sequence.h"
 #include "client/tensor_file/regular_file.h"
+#include "grpcpp/security/credentials.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/slice.h"
 #include "nlohmann/json.hpp"
@@ -52,7 +53,7 @@ class CallConnection final : public normctl::LoadConnection {
  public:
   CallConnection(const std::string& server, std::string method, const grpc::ByteBuffer& request,
                  int64_t response_bytes)
-      : channels_(server, client::ClientOptions()),
+      : channels_(server, client::ClientOptions(), grpc::InsecureChannelCredentials()),
         method_(std::move(method)),
         request_(request),
         response_bytes_(response_bytes) {}
