@@ -10,6 +10,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 
@@ -36,12 +37,24 @@ class Image:
     def call(self, *arguments):
         return subprocess.run([*self.buildah, *arguments], check=True, stdout=subprocess.PIPE, text=True).stdout
 
-    def command(self, *command, volume=None):
-        volumes = ["--volume", volume] if volume else []
-        return [*self.buildah, "run", *volumes, self.container, "--", *command]
+    def command(self, *command, volume=None, environment=()):
+        options = ["--volume", volume] if volume else []
+        options += [f"--env={entry}" for entry in environment]
+        return [*self.buildah, "run", *options, self.container, "--", *command]
 
-    def run(self, *command, volume=None):
-        return subprocess.run(self.command(*command, volume=volume), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    def run(self, *command, **options):
+        return subprocess.run(self.command(*command, **options), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+    def start(self, *flags, volume=None):
+        """The image's program with these flags, and what it wrote until it was ready or ended."""
+        server = subprocess.Popen(self.command(*self.config["Entrypoint"], *flags, volume=volume), stdout=subprocess.PIPE,
+                                  stderr=subprocess.STDOUT, text=True)
+        log = []
+        for line in server.stdout:
+            log.append(line.rstrip())
+            if line.startswith("normd ready"):
+                break
+        return server, log
 
 
 def descendants(pid):
@@ -129,14 +142,8 @@ def check_service(report, image, root):
     before = image.run(*health)
     report.check("health check without a server", before.returncode == 3, f"exit {before.returncode}: {before.stdout.splitlines()[0]}")
 
-    server = subprocess.Popen(image.command(*image.config["Entrypoint"]), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    log = []
-    pid = None
-    for line in server.stdout:
-        log.append(line.rstrip())
-        if line.startswith("normd ready"):
-            pid = find_normd(server.pid)
-            break
+    server, log = image.start(*image.config["Cmd"])
+    pid = find_normd(server.pid)
     if pid is None:
         report.check("server", False, "\n".join(log))
         server.wait()
@@ -173,6 +180,29 @@ def check_service(report, image, root):
     report.check("drained", any('"drained"' in line for line in rest), rest[-1] if rest else "no log")
 
 
+def check_tls(report, image):
+    """With a certificate: what the health check finds in its environment is enough for it."""
+    health = image.config["Healthcheck"]["Test"][1:]
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=normd.example",
+                        "-addext", "subjectAltName=DNS:normd.example", "-keyout", f"{folder}/tls.key", "-out", f"{folder}/tls.crt"],
+                       check=True, stderr=subprocess.DEVNULL)
+        for file in pathlib.Path(folder).iterdir():
+            file.chmod(0o444)
+        pathlib.Path(folder).chmod(0o755)
+        refused, log = image.start()
+        report.check("refuses to start without TLS and without --insecure", refused.wait() != 0 and "--insecure" in log[0], log[0])
+        volume = f"{folder}:/tls:ro"
+        server, log = image.start("--tls_cert=/tls/tls.crt", "--tls_key=/tls/tls.key", volume=volume)
+        environment = ["NORMD_TLS_CA=/tls/tls.crt", "NORMD_TLS_NAME=normd.example"]
+        found = image.run(*health, volume=volume, environment=environment)
+        report.check("health check over TLS", found.returncode == 0, f"exit {found.returncode}: {found.stdout.splitlines()[0]}")
+        plain = image.run(*health)
+        report.check("the same in plaintext", plain.returncode == 3, f"exit {plain.returncode}: {plain.stdout.splitlines()[0]}")
+        os.kill(find_normd(server.pid), signal.SIGTERM)
+        server.communicate()
+
+
 def main():
     root, container, buildah = pathlib.Path(sys.argv[1]), sys.argv[2], sys.argv[3:]
     report = Report()
@@ -180,6 +210,7 @@ def main():
     check_content(report, image, root)
     check_user(report, image)
     check_service(report, image, root)
+    check_tls(report, image)
     print(f"try_image.py: {'everything as promised' if report.failed == 0 else f'{report.failed} promises are not kept'}")
     return 1 if report.failed else 0
 
