@@ -108,6 +108,7 @@ ExitCode RunBench(const BenchFlags& original) {
   BenchFlags flags = original;
   LoadOptions& options = flags.load;
   options.server = flags.server.server;
+  options.client_options = flags.server.Options();
   options.timeout = flags.server.timeout;
   if (!flags.echo.empty()) options.echo = kEchoSizes.at(flags.echo);
   if (!options.mix.empty()) {

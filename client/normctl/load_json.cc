@@ -107,7 +107,10 @@ json CaseOptions(const LoadCase& load_case) {
 }
 
 json Options(const LoadOptions& options) {
+  const client::ClientOptions& client = options.client_options;
   return {{"server", options.server},
+          {"tls", client.tls.has_value()},
+          {"token", !client.token.empty() || !client.token_file.empty()},
           {"timeout_seconds", absl::ToDoubleSeconds(options.timeout)},
           {"mix", options.mix.empty() ? json(nullptr) : json(options.mix)},
           {"transport", LoadTransportName(options.transport)},

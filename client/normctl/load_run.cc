@@ -88,7 +88,7 @@ class LoadSession::Side {
   }
 
   absl::Status Connect(const LoadOptions& options) {
-    client::ClientOptions client_options;
+    client::ClientOptions client_options = options.client_options;
     client_options.retry.max_attempts = 1;
     absl::StatusOr<std::unique_ptr<client::Client>> client =
         client::Client::Create(options.server, client_options);

@@ -8,6 +8,7 @@
 #include "norm/cuda/cuda_status.h"
 #include "norm/cuda/device_guard.h"
 #include "server/device/batch_record.h"
+#include "server/device/cuda_error_kind.h"
 #include "server/device/cuda_kernel_call.h"
 #include "server/device/cuda_memory.h"
 #include "server/device/cuda_warm_up.h"
@@ -350,7 +351,7 @@ void CudaBatchExecutor::WakeAll() {
 absl::Status CudaBatchExecutor::Judge(const Status& status) {
   const bool sticky = cuda::IsSticky(status);
   if (status.code() == StatusCode::kCuda || status.code() == StatusCode::kOutOfMemory) {
-    metrics_.RecordCudaError(sticky);
+    metrics_.RecordCudaError(CudaErrorKindOf(status));
   }
   if (sticky && lost_.exchange(true)) {
     return LostError();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <memory>
 #include <thread>
 #include <utility>
 
@@ -11,6 +12,7 @@
 #include "server/device/cuda_batch_executor.h"
 #include "server/device/cuda_copy_bandwidth.h"
 #include "server/device/kernel_status.h"
+#include "server/device/nvml_device.h"
 
 namespace norm::server {
 
@@ -81,6 +83,15 @@ absl::StatusOr<std::unique_ptr<BatchExecutor>> MakeCudaExecutor(const DeviceFact
       return ToAbslStatus(free.status());
     }
     cuda.device_budget_bytes = free.value() / 4 * 3;
+  }
+  metrics.SetDeviceLimits(device_index, {.slots = cuda.slots,
+                                         .pinned_pool_bytes = cuda.pinned_budget_bytes,
+                                         .device_pool_bytes = cuda.device_budget_bytes});
+  // A machine without the management library has no nv_gpu_ metrics.
+  if (const Result<cuda::DeviceInfo> info = cuda::QueryDevice(device.ordinal); info.ok()) {
+    if (auto card = std::make_shared<const NvmlDevice>(info.value().pci_bus_id); card->found()) {
+      metrics.SetGpuReader(card->uuid(), [card] { return card->Read(); });
+    }
   }
   return CudaBatchExecutor::Create(cuda, metrics);
 }

@@ -54,6 +54,10 @@ absl::StatusOr<FoundDevices> FindDevices(DeviceSelection selection) {
     }
   }
   if (found.devices.empty()) {
+    if (selection == DeviceSelection::kAuto) {
+      found.notes.push_back(
+          "no usable GPU: the CPU backend serves (a container needs --gpus all or the like)");
+    }
     found.devices.push_back(DescribeCpu());
   }
   return found;
@@ -84,6 +88,8 @@ absl::StatusOr<std::unique_ptr<DeviceRegistry>> DeviceRegistry::Create(
     cpu.kernel_threads = options.cpu_threads.value_or(MachineThreads());
     cpu.memory_budget_bytes = options.cpu_memory_bytes;
     metrics.SetDeviceCopyBandwidth(index, MeasureHostCopyBandwidth(cpu.kernel_threads));
+    metrics.SetDeviceLimits(index,
+                            {.slots = cpu.slots, .pinned_pool_bytes = cpu.memory_budget_bytes});
     registry->executors_.push_back(std::make_unique<CpuBatchExecutor>(std::move(cpu), metrics));
   }
   registry->devices_ = std::move(devices);

@@ -54,7 +54,7 @@ BatchingScheduler::BatchingScheduler(std::vector<BatchExecutor*> executors,
   for (const BatchExecutor* e : executors_) {
     devices_.push_back(Device{e->slots(), std::max(1, e->slots() - options_.express_slots)});
   }
-  metrics_.SetInFlightLimit(options_.max_in_flight_bytes);
+  metrics_.SetAdmissionLimits(options_.max_queue_requests, options_.max_in_flight_bytes);
   if (options_.reaping == Reaping::kTimerThread) {
     timer_ = std::thread([this] { RunTimer(); });
   }

@@ -78,7 +78,7 @@ TEST(LoadReportTest, JsonHoldsEveryOptionAndFigure) {
                    "max": 104.0},
     "stages_us": null, "launches_per_request": null})");
   nlohmann::json expected = Parse(R"({
-    "options": {"server": "h:1", "timeout_seconds": 60.0, "mix": null, "transport": "unary",
+    "options": {"server": "h:1", "tls": false, "token": false, "timeout_seconds": 60.0, "mix": null, "transport": "unary",
                 "echo": null, "connections": 1, "in_flight": 1, "rate": 56.0, "flood": null,
                 "warm_up_seconds": 0.5, "duration_seconds": 10.0},
     "server_version": "1.2.3", "devices": ["cpu"],
