@@ -48,9 +48,12 @@ json Figures(const LoadFigures& figures) {
           {"completed", figures.counts.completed},
           {"failed", figures.counts.failed()},
           {"errors", errors},
+          {"retried", figures.counts.retried},
+          {"retries", figures.counts.retries},
           {"bytes_sent", figures.counts.bytes_sent},
           {"bytes_received", figures.counts.bytes_received},
           {"latency_us", ToJson(figures.latency)},
+          {"retried_latency_us", ToJson(figures.retried_latency)},
           {"stages_us", Stages(figures)},
           {"launches_per_request",
            figures.stages.has_value() ? json(figures.launches_per_request) : json(nullptr)}};
@@ -108,6 +111,7 @@ json CaseOptions(const LoadCase& load_case) {
 json Options(const LoadOptions& options) {
   return {{"server", options.server},
           {"timeout_seconds", absl::ToDoubleSeconds(options.timeout)},
+          {"attempts", options.attempts},
           {"mix", options.mix.empty() ? json(nullptr) : json(options.mix)},
           {"transport", LoadTransportName(options.transport)},
           {"echo", options.echo.has_value() ? json(EchoSizeName(*options.echo)) : json(nullptr)},

@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "client/normctl/load_case.h"
+#include "norm/client/options.h"
 
 namespace norm::normctl {
 
@@ -36,7 +37,8 @@ struct LoadFlood {
 
 struct LoadOptions {
   std::string server = {};
-  absl::Duration timeout = absl::Seconds(60);  // of one request, from when it is sent
+  absl::Duration timeout = absl::Seconds(60);  // of one request, from when it is sent, all tries
+  int64_t attempts = 1;                        // tries of a request that ends in UNAVAILABLE
   std::string mix = {};                        // the file that cases come from, if any
   std::vector<LoadCase> cases = {LoadCase()};
   LoadTransport transport = LoadTransport::kUnary;
