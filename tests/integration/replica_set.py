@@ -134,6 +134,7 @@ class Load:
 
     def __init__(self, normctl, server, *, attempts, transport="unary"):
         self._normctl = normctl
+        self._server = server
         self._flags = ["--server", server, "--transport", transport, "--attempts", str(attempts), *self.CASE]
         self._transport = transport
 
@@ -143,10 +144,16 @@ class Load:
         return json.loads(run.stdout)
 
     def await_calls(self, replica):
-        """Until calls of the load reach it. A stream stays where it is: there a replica need only serve."""
+        """Until calls reach it: whoever balances knows that it is there. Streams stay where they are, so calls are sent."""
         before = replica.served()
-        if self._transport == "unary":
-            wait_for(lambda: replica.served() > before, f"{replica.address} gets calls")
+
+        def gets_calls():
+            if self._transport == "stream":
+                subprocess.run([self._normctl, "bench", "--server", self._server, "--attempts", "8", "--in-flight", "4",
+                                "--warm-up", "0", "--duration", "0.05"], capture_output=True)
+            return replica.served() > before
+
+        wait_for(gets_calls, f"{replica.address} gets calls")
 
     def half_while(self, change, seconds=4):
         """What change(self) returned, and the reports of the loads meanwhile, `seconds` each."""

@@ -101,6 +101,10 @@ Targets SplitTargets(const std::string& address) {
   return targets;
 }
 
+std::vector<std::string> Replicas(const std::string& address) {
+  return SplitTargets(address).names;
+}
+
 absl::Status CheckAddress(const std::string& address) {
   for (const std::string& name : SplitTargets(address).names) {
     if (std::string mistake = FindMistake(name); !mistake.empty())

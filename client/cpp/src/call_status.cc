@@ -3,6 +3,7 @@
 #include <string>
 
 #include "absl/strings/cord.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -17,6 +18,15 @@ constexpr absl::string_view kUnreachable = "normd.client/unreachable";
 constexpr absl::string_view kRetryInfo = "type.googleapis.com/google.rpc.RetryInfo";
 constexpr char kPushbackTrailer[] = "grpc-retry-pushback-ms";
 
+/// Whether the call ended without the server saying how.
+bool WasCutOff(const grpc::Status& status) {
+  if (status.error_code() == grpc::StatusCode::CANCELLED) return true;
+  // What gRPC 1.51 makes of an HTTP/2 reset: proxies send one when the server behind them is gone
+  // and the response has begun.
+  return status.error_code() == grpc::StatusCode::INTERNAL &&
+         absl::StartsWith(status.error_message(), "Received RST_STREAM with error code");
+}
+
 void AddDetails(const norm::v1::Status& details, absl::Status* status) {
   for (const google::protobuf::Any& detail : details.details()) {
     status->SetPayload(detail.type_url(), absl::Cord(detail.value()));
@@ -28,7 +38,7 @@ void AddDetails(const norm::v1::Status& details, absl::Status* status) {
 absl::Status ToAbslStatus(const grpc::Status& status, const grpc::ClientContext& context,
                           Connection connection) {
   if (status.ok()) return absl::OkStatus();
-  const bool cut_off = status.error_code() == grpc::StatusCode::CANCELLED;
+  const bool cut_off = WasCutOff(status);
   absl::Status result(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
   if (cut_off) {
     result = absl::UnavailableError(absl::StrCat("the server or the connection ended the call",

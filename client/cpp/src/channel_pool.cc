@@ -57,6 +57,9 @@ grpc::ChannelArguments Arguments(const ClientOptions& options, TargetKind kind, 
     arguments.SetInt(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1);
     if (!keepalive.has_value()) keepalive = kReplicaKeepalive;
   }
+  // Tries are made here (retry.h). With gRPC's own as well, 2 in 100 streams whose server died behind
+  // a proxy were neither answered nor ended by a cancel (gRPC 1.51).
+  arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
   if (keepalive.has_value()) {
     SetMs(&arguments, GRPC_ARG_KEEPALIVE_TIME_MS, *keepalive);
     SetMs(&arguments, GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeout);

@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -90,6 +91,10 @@ absl::Status CallWithRetries(const RetryPolicy& policy, absl::Duration timeout,
 /// [1, 65535], no spaces; targets of gRPC are dns:, ipv4:, ipv6:, unix:, unix-abstract:, vsock: and
 /// xds:.
 absl::Status CheckAddress(const std::string& address);
+
+/// The servers of an address that CheckAddress accepts: those of a list one by one, otherwise the
+/// address itself.
+std::vector<std::string> Replicas(const std::string& address);
 
 /// Whether a failed call never got an answer from a server: no connection, or one that broke.
 bool IsServerUnreachable(const absl::Status& status);

@@ -1,0 +1,34 @@
+// Asks one server for `normctl doctor`.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "client/normctl/doctor/port_probe.h"
+#include "norm/client/client.h"
+
+namespace norm::normctl {
+
+/// What one server answered; absent what was not asked since something before it failed.
+struct ServerFacts {
+  std::string address;
+  PortFacts port;
+  absl::Status status;  // of the first question that failed
+  std::string failed;   // "health", "info", "layer_norm", "rms_norm": which it was
+  std::optional<client::Health> health;
+  std::optional<client::ServerInfo> info;
+  absl::Duration clock_ahead;  // of the server, where it tells its time
+  // Of a LayerNorm with a large mean and a small deviation: largest distance from its exact result;
+  // NaN where the result has one.
+  std::optional<double> error;
+  std::string device;                 // that computed it
+  std::optional<double> kernel_rate;  // bytes/s of an RMSNorm of 8 MiB, moved in and out; GPUs only
+};
+
+/// `client` is connected to `address` alone.
+ServerFacts LookAtServer(const std::string& address, client::Client& client,
+                         absl::Duration timeout);
+
+}  // namespace norm::normctl
