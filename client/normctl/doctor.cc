@@ -47,7 +47,7 @@ absl::StatusOr<bool> AskServers(const DoctorFlags& flags, const MachineFacts& ma
     absl::StatusOr<std::unique_ptr<client::Client>> client = one.Connect();
     if (!client.ok()) return client.status();
     const ServerFacts facts = LookAtServer(address, **client, one.timeout);
-    reached = reached && !client::IsServerUnreachable(facts.status);
+    reached = reached && !IsUnreachable(facts);
     Append(JudgeServer(facts, machine), findings);
   }
   return reached;

@@ -1,7 +1,7 @@
 """The shipped configurations of nginx and Envoy, really run over three replicas: large tensors, restarts under half load.
 
 Usage: proxies_test.py NORMD NORMCTL. Exit status 77 when neither proxy is here (deploy/install-deps.sh --test installs both).
-ENVOY names an Envoy binary; otherwise `envoy` on the PATH, or what install-deps.sh put beside the checkout.
+ENVOY names an Envoy binary; otherwise it is that of build/python, from tests/requirements.txt, or of the PATH.
 """
 
 import array
@@ -27,8 +27,8 @@ def find_nginx():
 
 
 def find_envoy():
-    here = ROOT / "build" / "envoy" / "bin" / "envoy"
-    return os.environ.get("ENVOY") or shutil.which("envoy") or (str(here) if here.exists() else None)
+    installed = sorted(ROOT.glob("build/python/lib/python3*/site-packages/envoy/_bin/envoy"))
+    return os.environ.get("ENVOY") or (str(installed[0]) if installed else shutil.which("envoy"))
 
 
 def listens(port):

@@ -7,7 +7,6 @@
 #include "absl/time/time.h"
 #include "address.h"
 #include "grpcpp/create_channel.h"
-#include "grpcpp/security/credentials.h"
 #include "grpcpp/support/channel_arguments.h"
 
 namespace norm::client {
@@ -64,20 +63,22 @@ grpc::ChannelArguments Arguments(const ClientOptions& options, TargetKind kind, 
     SetMs(&arguments, GRPC_ARG_KEEPALIVE_TIME_MS, *keepalive);
     SetMs(&arguments, GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeout);
   }
+  if (options.tls.has_value() && !options.tls->server_name.empty()) {
+    arguments.SetSslTargetNameOverride(options.tls->server_name);
+  }
   return arguments;
 }
 
 }  // namespace
 
-ChannelPool::ChannelPool(const std::string& address, const ClientOptions& options)
+ChannelPool::ChannelPool(const std::vector<ChannelTarget>& targets, TargetKind kind,
+                         const ClientOptions& options)
     // Clients that start together begin with different replicas.
-    : next_(std::random_device()()) {
-  const Targets targets = SplitTargets(address);
-  kind_ = targets.kind;
+    : kind_(kind), next_(std::random_device()()) {
   for (int i = 0; i < options.connections; ++i) {
-    for (const std::string& name : targets.names) {
-      channels_.push_back(grpc::CreateCustomChannel(name, grpc::InsecureChannelCredentials(),
-                                                    Arguments(options, targets.kind, i)));
+    for (const ChannelTarget& target : targets) {
+      channels_.push_back(
+          grpc::CreateCustomChannel(target.name, target.credentials, Arguments(options, kind, i)));
     }
   }
 }

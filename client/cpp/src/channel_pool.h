@@ -9,15 +9,21 @@
 
 #include "address.h"
 #include "grpcpp/channel.h"
+#include "grpcpp/security/credentials.h"
 #include "norm/client/options.h"
 
 namespace norm::client {
 
-/// Channels, taken in turn: `options.connections` for each target of the address. A channel has one
-/// TCP connection, or to replicas behind one name one for each, which gRPC takes in turn.
+struct ChannelTarget {
+  std::string name;
+  std::shared_ptr<grpc::ChannelCredentials> credentials;
+};
+
+/// Channels, taken in turn: `options.connections` for each target. A channel has one TCP connection, or to replicas behind one name one for each, which gRPC takes in turn.
 class ChannelPool {
  public:
-  ChannelPool(const std::string& address, const ClientOptions& options);
+  ChannelPool(const std::vector<ChannelTarget>& targets, TargetKind kind,
+              const ClientOptions& options);
 
   /// The next channel. Among replicas, the next with one that takes calls; without one, the next
   /// that may find one. Threads: any.
@@ -26,7 +32,7 @@ class ChannelPool {
  private:
   const std::shared_ptr<grpc::Channel>& Turn();
 
-  TargetKind kind_;
+  const TargetKind kind_;
   std::vector<std::shared_ptr<grpc::Channel>> channels_;
   std::atomic<size_t> next_{0};
 };

@@ -49,7 +49,7 @@ PortSpeech Listen(int fd, absl::Duration timeout) {
   if (bytes <= 0) return PortSpeech::kUnknown;
   const absl::string_view text(answer.data(), static_cast<size_t>(bytes));
   if (text[0] == kTlsAlert || text[0] == kTlsHandshake) return PortSpeech::kTls;
-  if (absl::StartsWith(text, "HTTP/1")) return PortSpeech::kHttp1;
+  if (absl::StartsWith(text, "HTTP/")) return PortSpeech::kTextHttp;
   return text.size() > 3 && text[3] == kSettingsFrame ? PortSpeech::kPlainHttp2
                                                       : PortSpeech::kUnknown;
 }

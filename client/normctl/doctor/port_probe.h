@@ -10,7 +10,7 @@ namespace norm::normctl {
 
 enum class PortState : uint8_t { kNotTried, kNoName, kRefused, kSilent, kOpen };
 /// Told by the answer to the first bytes of an HTTP/2 connection in plain text.
-enum class PortSpeech : uint8_t { kUnknown, kPlainHttp2, kTls, kHttp1 };
+enum class PortSpeech : uint8_t { kUnknown, kPlainHttp2, kTls, kTextHttp };
 
 struct PortFacts {
   PortState state = PortState::kNotTried;

@@ -60,24 +60,23 @@ std::string CureOfStatus(const absl::Status& status) {
   }
 }
 
-/// A question that failed.
-Finding JudgeFailure(const ServerFacts& facts) {
-  const std::string check = absl::StrCat(facts.address, " ", facts.failed);
+Finding JudgeFailure(const ServerFacts& facts, const FailedQuestion& failed) {
+  const std::string check = absl::StrCat(facts.address, " ", failed.name);
   const std::string seen =
-      absl::StrCat(absl::StatusCodeToString(facts.status.code()), ": ", facts.status.message());
-  if (!client::IsServerUnreachable(facts.status))
-    return {Severity::kError, check, seen, CureOfStatus(facts.status)};
-  if (facts.port.speech == PortSpeech::kHttp1) {
+      absl::StrCat(absl::StatusCodeToString(failed.status.code()), ": ", failed.status.message());
+  if (!client::IsServerUnreachable(failed.status))
+    return {Severity::kError, check, seen, CureOfStatus(failed.status)};
+  if (facts.port.speech == PortSpeech::kTextHttp) {
     return {Severity::kError, check,
-            absl::StrCat("what listens there speaks HTTP/1, not gRPC: ", seen),
+            absl::StrCat("what listens there speaks HTTP in text, not gRPC: ", seen),
             "8470 is normd's port for calls, 8471 the one for metrics"};
   }
   const bool handshake_failed =
-      absl::StrContains(absl::AsciiStrToLower(facts.status.message()), "handshake");
+      absl::StrContains(absl::AsciiStrToLower(failed.status.message()), "handshake");
   if (facts.port.speech == PortSpeech::kTls && !handshake_failed) {
     return {Severity::kError, check,
             absl::StrCat("the server speaks TLS, this client was not told to: ", seen),
-            "use the TLS options of normctl, with the server's certificate authority"};
+            "--tls-ca with its certificate authority (--tls for the system's)"};
   }
   if (facts.port.speech == PortSpeech::kPlainHttp2 && handshake_failed) {
     return {Severity::kError, check,
@@ -205,8 +204,10 @@ std::vector<Finding> JudgeServer(const ServerFacts& facts, const MachineFacts& m
     findings.push_back(JudgeClock(facts));
   }
   if (facts.error.has_value()) findings.push_back(JudgeResult(facts));
-  if (facts.kernel_rate.has_value()) findings.push_back(JudgeKernel(facts, machine));
-  if (!facts.status.ok()) findings.push_back(JudgeFailure(facts));
+  if (facts.kernel_rate.has_value() && facts.info.has_value())
+    findings.push_back(JudgeKernel(facts, machine));
+  for (const FailedQuestion& failed : facts.failures)
+    findings.push_back(JudgeFailure(facts, failed));
   return findings;
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <utility>
 #include <vector>
 
 #include "absl/time/clock.h"
@@ -40,14 +41,12 @@ double LargestError(const std::vector<float>& y) {
 }
 
 absl::Status AskForHealth(client::Client& client, absl::Duration timeout, ServerFacts* facts) {
-  facts->failed = "health";
   absl::StatusOr<client::Health> health = client.CheckHealth("", timeout);
   if (health.ok()) facts->health = *health;
   return health.status();
 }
 
 absl::Status AskForInfo(client::Client& client, absl::Duration timeout, ServerFacts* facts) {
-  facts->failed = "info";
   const absl::Time before = absl::Now();
   absl::StatusOr<client::ServerInfo> info = client.GetServerInfo(timeout);
   if (!info.ok()) return info.status();
@@ -58,7 +57,6 @@ absl::Status AskForInfo(client::Client& client, absl::Duration timeout, ServerFa
 }
 
 absl::Status TryLayerNorm(client::Client& client, absl::Duration timeout, ServerFacts* facts) {
-  facts->failed = "layer_norm";
   const std::vector<float> x = LargeMean();
   absl::StatusOr<client::ForwardResult> result = client.LayerNorm(
       {.x = TensorView::Of(absl::MakeConstSpan(x), {1, kHiddenSize}), .eps = kEps}, timeout);
@@ -74,8 +72,7 @@ absl::Status TryLayerNorm(client::Client& client, absl::Duration timeout, Server
 
 /// The best of a few: what the device can do, not what else it does.
 absl::Status TimeKernel(client::Client& client, absl::Duration timeout, ServerFacts* facts) {
-  if (facts->device == "cpu") return absl::OkStatus();
-  facts->failed = "rms_norm";
+  if (facts->device.empty() || facts->device == "cpu") return absl::OkStatus();
   const std::vector<float> x(static_cast<size_t>(kRows * kHiddenSize), 1.0F);
   for (int i = 0; i < 5; ++i) {
     absl::StatusOr<client::ForwardResult> result = client.RmsNorm(
@@ -91,16 +88,27 @@ absl::Status TimeKernel(client::Client& client, absl::Duration timeout, ServerFa
 
 }  // namespace
 
+bool IsUnreachable(const ServerFacts& facts) {
+  return std::any_of(
+      facts.failures.begin(), facts.failures.end(),
+      [](const FailedQuestion& failed) { return client::IsServerUnreachable(failed.status); });
+}
+
 ServerFacts LookAtServer(const std::string& address, client::Client& client,
                          absl::Duration timeout) {
   ServerFacts facts;
   facts.address = address;
   facts.port = ProbePort(address, timeout);
-  for (const auto& question : {AskForHealth, AskForInfo, TryLayerNorm, TimeKernel}) {
-    facts.status = question(client, timeout, &facts);
-    if (!facts.status.ok()) return facts;
+  using Ask = absl::Status (*)(client::Client&, absl::Duration, ServerFacts*);
+  constexpr std::pair<const char*, Ask> kQuestions[] = {{"health", AskForHealth},
+                                                        {"info", AskForInfo},
+                                                        {"layer_norm", TryLayerNorm},
+                                                        {"rms_norm", TimeKernel}};
+  for (const auto& [name, ask] : kQuestions) {
+    if (IsUnreachable(facts)) break;
+    if (absl::Status status = ask(client, timeout, &facts); !status.ok())
+      facts.failures.push_back({name, std::move(status)});
   }
-  facts.failed.clear();
   return facts;
 }
 

@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
@@ -11,12 +12,17 @@
 
 namespace norm::normctl {
 
-/// What one server answered; absent what was not asked since something before it failed.
+/// A question that got no answer, or a refusal.
+struct FailedQuestion {
+  std::string name;  // "health", "info", "layer_norm", "rms_norm"
+  absl::Status status;
+};
+
+/// What one server answered; absent what failed, and what was not asked since it cannot be reached.
 struct ServerFacts {
   std::string address;
   PortFacts port;
-  absl::Status status;  // of the first question that failed
-  std::string failed;   // "health", "info", "layer_norm", "rms_norm": which it was
+  std::vector<FailedQuestion> failures;
   std::optional<client::Health> health;
   std::optional<client::ServerInfo> info;
   absl::Duration clock_ahead;  // of the server, where it tells its time
@@ -26,6 +32,9 @@ struct ServerFacts {
   std::string device;                 // that computed it
   std::optional<double> kernel_rate;  // bytes/s of an RMSNorm of 8 MiB, moved in and out; GPUs only
 };
+
+/// Whether it answered nothing since there is no connection.
+bool IsUnreachable(const ServerFacts& facts);
 
 /// `client` is connected to `address` alone.
 ServerFacts LookAtServer(const std::string& address, client::Client& client,

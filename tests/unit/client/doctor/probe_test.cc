@@ -158,8 +158,8 @@ constexpr absl::Duration kTimeout = absl::Seconds(30);
 TEST(PortProbeTest, TellsWhatAPortSpeaks) {
   const OneAnswer tls(std::string("\x15\x03\x03\0\2\2\x46", 7));
   EXPECT_EQ(ProbePort(tls.address(), kTimeout).speech, PortSpeech::kTls);
-  const OneAnswer http("HTTP/1.1 400 Bad Request\r\n\r\n");
-  EXPECT_EQ(ProbePort(http.address(), kTimeout).speech, PortSpeech::kHttp1);
+  const OneAnswer http("HTTP/2.0 400 Bad Request\r\n\r\n");  // as the metrics port answers
+  EXPECT_EQ(ProbePort(http.address(), kTimeout).speech, PortSpeech::kTextHttp);
   const OneAnswer other("hello");
   EXPECT_EQ(ProbePort(other.address(), kTimeout).speech, PortSpeech::kUnknown);
   client::FakeServer server;
@@ -214,7 +214,7 @@ TEST_F(ServerProbeTest, AsksForEverything) {
   server_.info.set_version("1.2.3");
   server_.info.set_unix_time_seconds(absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch()) + 3600);
   const ServerFacts facts = Look();
-  ASSERT_TRUE(facts.status.ok()) << facts.failed << facts.status;
+  ASSERT_THAT(facts.failures, IsEmpty());
   EXPECT_EQ(facts.port.state, PortState::kOpen);
   EXPECT_EQ(facts.health, client::Health::kServing);
   EXPECT_EQ(facts.info->version, "1.2.3");
@@ -234,18 +234,23 @@ TEST_F(ServerProbeTest, MeasuresTheErrorAndSeesNan) {
   EXPECT_TRUE(std::isnan(*Look().error));
 }
 
-TEST_F(ServerProbeTest, EndsAtTheQuestionThatFails) {
+TEST_F(ServerProbeTest, AsksOnAfterARefusalAndEndsWithoutAConnection) {
   server_.on_forward = [](grpc::ServerContext&, const v1::NormalizeRequest&,
                           v1::NormalizeResponse&) {
     return grpc::Status(grpc::StatusCode::INTERNAL, "an illegal memory access was encountered");
   };
   const ServerFacts facts = Look();
-  EXPECT_EQ(facts.failed, "layer_norm");
-  EXPECT_EQ(facts.status.code(), absl::StatusCode::kInternal);
+  ASSERT_EQ(facts.failures.size(), 1U);
+  EXPECT_EQ(facts.failures[0].name, "layer_norm");
+  EXPECT_EQ(facts.failures[0].status.code(), absl::StatusCode::kInternal);
   EXPECT_TRUE(facts.info.has_value());
   EXPECT_FALSE(facts.error.has_value());
+  EXPECT_FALSE(IsUnreachable(facts));
   server_.Stop();
-  EXPECT_EQ(Look().failed, "health");
+  const ServerFacts gone = Look();
+  ASSERT_EQ(gone.failures.size(), 1U);
+  EXPECT_EQ(gone.failures[0].name, "health");
+  EXPECT_TRUE(IsUnreachable(gone));
 }
 
 }  // namespace

@@ -1,45 +1,17 @@
-// Every finding of the doctor, from facts written by hand.
+// Every finding about a machine, from facts written by hand.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <cmath>
 #include <functional>
 #include <string>
 #include <vector>
 
 #include "client/normctl/doctor/architectures.h"
-#include "client/normctl/doctor/doctor_report.h"
 #include "client/normctl/doctor/machine_findings.h"
-#include "client/normctl/doctor/server_findings.h"
+#include "tests/unit/client/doctor/expected_findings.h"
 
 namespace norm::normctl {
 namespace {
-
-using ::testing::HasSubstr;
-
-/// A machine where everything is right: one H200, as it was measured.
-MachineFacts Healthy() {
-  MachineFacts facts;
-  facts.build = {
-      .version = "1.2.3", .cuda_version = 13000, .architectures = {"75-real", "90-real", "120"}};
-  facts.device_nodes = {"/dev/nvidia0", "/dev/nvidiactl", "/dev/nvidia-uvm"};
-  facts.kernel_driver_version = "580.95.05";
-  facts.runtime_version = 13000;
-  facts.driver.cuda_version = 13000;
-  GpuFacts gpu;
-  gpu.name = "NVIDIA H200";
-  gpu.compute_capability = 90;
-  gpu.memory_bandwidth = 4.9e12;
-  gpu.copies = CopyBandwidth{.to_device = 55e9, .from_device = 55e9, .on_device = 4.26e12};
-  gpu.link = PcieLink{.generation = 5, .width = 16, .max_width = 16};
-  facts.driver.gpus = {gpu};
-  facts.management = {.driver_version = "580.95.05", .gpus = 1};
-  facts.shared_memory_bytes = int64_t{8} << 30;
-  facts.limits = {.open_files = 65536, .locked_bytes = -1, .container_bytes = -1};
-  facts.unix_seconds = 1798675200;
-  return facts;
-}
 
 /// No driver, no GPU, built with CUDA.
 MachineFacts WithoutGpu() {
@@ -54,24 +26,8 @@ MachineFacts WithoutGpu() {
 struct Case {
   std::string name;
   std::function<void(MachineFacts*)> change;
-  Severity severity;
-  std::string check;
-  std::string seen;
-  std::string cure;
-  WantedDevice wanted = WantedDevice::kAuto;
+  ExpectedFinding expected;
 };
-
-/// The finding is there, and none is worse.
-void Expect(const std::vector<Finding>& findings, const Case& expected) {
-  const auto found = std::find_if(findings.begin(), findings.end(), [&](const Finding& finding) {
-    return finding.severity == expected.severity && finding.check == expected.check &&
-           finding.seen.find(expected.seen) != std::string::npos &&
-           finding.cure.find(expected.cure) != std::string::npos;
-  });
-  EXPECT_NE(found, findings.end()) << expected.name << ":\n" << DoctorText(findings);
-  for (const Finding& finding : findings)
-    EXPECT_LE(finding.severity, expected.severity) << expected.name << ": " << finding.seen;
-}
 
 TEST(MachineFindingsTest, AHealthyMachineHasNone) {
   for (const Finding& finding : JudgeGpus(Healthy(), WantedDevice::kCuda))
@@ -155,7 +111,7 @@ TEST(MachineFindingsTest, DriverLibraryAndVersions) {
   for (const Case& one : cases) {
     MachineFacts facts = Healthy();
     one.change(&facts);
-    Expect(JudgeGpus(facts, one.wanted), one);
+    Expect(one.name, JudgeGpus(facts, WantedDevice::kAuto), one.expected);
   }
 }
 
@@ -203,24 +159,20 @@ TEST(MachineFindingsTest, WhatContainersAndVariablesHide) {
   for (const Case& one : cases) {
     MachineFacts facts = Healthy();
     one.change(&facts);
-    Expect(JudgeGpus(facts, one.wanted), one);
+    Expect(one.name, JudgeGpus(facts, WantedDevice::kAuto), one.expected);
   }
 }
 
 TEST(MachineFindingsTest, WithoutADriverItDependsOnWhatIsWanted) {
-  const Case automatic = {
-      "auto",        {}, Severity::kWarning, "driver library", "no NVIDIA driver: libcuda.so.1",
-      "--device=cpu"};
-  Expect(JudgeGpus(WithoutGpu(), WantedDevice::kAuto), automatic);
-  const Case cuda = {"cuda", {}, Severity::kError, "driver library", "no NVIDIA driver", "install"};
-  Expect(JudgeGpus(WithoutGpu(), WantedDevice::kCuda), cuda);
+  Expect("auto", JudgeGpus(WithoutGpu(), WantedDevice::kAuto),
+         {Severity::kWarning, "driver library", "no NVIDIA driver: libcuda.so.1", "--device=cpu"});
+  Expect("cuda", JudgeGpus(WithoutGpu(), WantedDevice::kCuda),
+         {Severity::kError, "driver library", "no NVIDIA driver", "install"});
   EXPECT_EQ(JudgeGpus(WithoutGpu(), WantedDevice::kCpu).size(), 1U);  // the build
   MachineFacts container = WithoutGpu();
   container.environment["NVIDIA_VISIBLE_DEVICES"] = "all";
-  const Case runtime = {
-      "container", {}, Severity::kWarning, "driver library", "NVIDIA_VISIBLE_DEVICES is 'all'",
-      "--gpus all"};
-  Expect(JudgeGpus(container, WantedDevice::kAuto), runtime);
+  Expect("container", JudgeGpus(container, WantedDevice::kAuto),
+         {Severity::kWarning, "driver library", "NVIDIA_VISIBLE_DEVICES is 'all'", "--gpus all"});
 }
 
 TEST(MachineFindingsTest, GpusAndTheirCopies) {
@@ -257,12 +209,12 @@ TEST(MachineFindingsTest, GpusAndTheirCopies) {
   for (const Case& one : cases) {
     MachineFacts facts = Healthy();
     one.change(&facts);
-    Expect(JudgeGpus(facts, one.wanted), one);
+    Expect(one.name, JudgeGpus(facts, WantedDevice::kAuto), one.expected);
   }
   MachineFacts unknown = Healthy();
   unknown.driver.gpus[0].link.reset();
-  Expect(JudgeGpus(unknown, WantedDevice::kCuda),
-         {"no NVML", {}, Severity::kOk, "cuda:0 pcie", "is not known", ""});
+  Expect("no NVML", JudgeGpus(unknown, WantedDevice::kCuda),
+         {Severity::kOk, "cuda:0 pcie", "is not known", ""});
 }
 
 TEST(MachineFindingsTest, TheSystemsLimits) {
@@ -283,143 +235,8 @@ TEST(MachineFindingsTest, TheSystemsLimits) {
   for (const Case& one : cases) {
     MachineFacts facts = Healthy();
     one.change(&facts);
-    Expect(JudgeSystem(facts), one);
+    Expect(one.name, JudgeSystem(facts), one.expected);
   }
-}
-
-/// A server of this version where everything is right.
-ServerFacts Serving() {
-  ServerFacts facts;
-  facts.address = "h:1";
-  facts.port = {.state = PortState::kOpen, .speech = PortSpeech::kPlainHttp2};
-  facts.health = client::Health::kServing;
-  facts.info.emplace();
-  facts.info->version = "1.2.3";
-  facts.info->cuda_architectures = {"90-real"};
-  facts.info->devices = {
-      {.name = "cuda:0", .model = "NVIDIA H200", .compute_capability = 90, .healthy = true}};
-  facts.error = 1e-7;
-  facts.device = "cuda:0";
-  facts.kernel_rate = 2e12;
-  return facts;
-}
-
-absl::Status Unreachable(const std::string& text) {
-  // What norm::client marks: an address where nobody listens.
-  absl::Status status = (*client::Client::Create("127.0.0.1:1", {.retry = {.max_attempts = 1}}))
-                            ->CheckHealth("", absl::Seconds(30))
-                            .status();
-  absl::Status marked = absl::UnavailableError(text);
-  status.ForEachPayload(
-      [&](absl::string_view url, const absl::Cord& payload) { marked.SetPayload(url, payload); });
-  EXPECT_TRUE(client::IsServerUnreachable(marked));
-  return marked;
-}
-
-struct ServerCase {
-  std::string name;
-  std::function<void(ServerFacts*)> change;
-  Severity severity;
-  std::string check;
-  std::string seen;
-  std::string cure;
-};
-
-void ExpectEach(const std::vector<ServerCase>& cases) {
-  for (const ServerCase& one : cases) {
-    ServerFacts facts = Serving();
-    one.change(&facts);
-    Expect(JudgeServer(facts, Healthy()),
-           {one.name, {}, one.severity, one.check, one.seen, one.cure});
-  }
-}
-
-/// Nothing was answered but the port's state.
-std::function<void(ServerFacts*)> Fails(PortFacts port, const absl::Status& status) {
-  return [port, status](ServerFacts* facts) {
-    *facts = ServerFacts{.address = "h:1", .port = port, .status = status, .failed = "health"};
-  };
-}
-
-TEST(ServerFindingsTest, AHealthyServerHasNone) {
-  for (const Finding& finding : JudgeServer(Serving(), Healthy()))
-    EXPECT_EQ(finding.severity, Severity::kOk) << finding.seen;
-}
-
-TEST(ServerFindingsTest, PortsAndTls) {
-  const PortFacts open = {.state = PortState::kOpen, .speech = PortSpeech::kPlainHttp2};
-  ExpectEach({
-      {"name", Fails({PortState::kNoName, {}, "Name or service not known"}, Unreachable("dns")),
-       Severity::kError, "h:1 port", "the name is not known: Name or service not known", "DNS"},
-      {"refused", Fails({PortState::kRefused, {}, "Connection refused"}, Unreachable("refused")),
-       Severity::kError, "h:1 port", "Connection refused", "--listen=0.0.0.0"},
-      {"silent", Fails({PortState::kSilent, {}, "no answer"}, Unreachable("timeout")),
-       Severity::kError, "h:1 port", "no answer", "firewall"},
-      {"metrics port", Fails({PortState::kOpen, PortSpeech::kHttp1, ""}, Unreachable("closed")),
-       Severity::kError, "h:1 health", "speaks HTTP/1", "8471 the one for metrics"},
-      {"TLS server", Fails({PortState::kOpen, PortSpeech::kTls, ""}, Unreachable("Socket closed")),
-       Severity::kError, "h:1 health", "the server speaks TLS", "TLS options of normctl"},
-      {"plain server", Fails(open, Unreachable("Ssl handshake failed: WRONG_VERSION_NUMBER")),
-       Severity::kError, "h:1 health", "the server speaks plain text", "leave the TLS options out"},
-      {"certificate",
-       Fails({PortState::kOpen, PortSpeech::kTls, ""},
-             Unreachable("Ssl handshake failed: CERTIFICATE_VERIFY_FAILED")),
-       Severity::kError, "h:1 health", "TLS fails", "has not expired"},
-      {"no answer", Fails(open, Unreachable("closed")), Severity::kError, "h:1 health", "closed",
-       "no server answered"},
-  });
-}
-
-TEST(ServerFindingsTest, WhatAServerRefuses) {
-  const PortFacts open = {.state = PortState::kOpen, .speech = PortSpeech::kPlainHttp2};
-  ExpectEach({
-      {"token", Fails(open, absl::UnauthenticatedError("no token")), Severity::kError, "h:1 health",
-       "UNAUTHENTICATED: no token", "token"},
-      {"admin", Fails(open, absl::PermissionDeniedError("admin")), Severity::kError, "h:1 health",
-       "PERMISSION_DENIED", "apart from data"},
-      {"other gRPC server", Fails(open, absl::UnimplementedError("")), Severity::kError,
-       "h:1 health", "UNIMPLEMENTED", "no normd"},
-      {"late", Fails(open, absl::DeadlineExceededError("5s")), Severity::kError, "h:1 health",
-       "DEADLINE_EXCEEDED", "silent"},
-      {"illegal access", Fails(open, absl::InternalError("cudaErrorIllegalAddress")),
-       Severity::kError, "h:1 health", "cudaErrorIllegalAddress", "exits with 4"},
-      {"full", Fails(open, absl::ResourceExhaustedError("too large")), Severity::kError,
-       "h:1 health", "too large", "log"},
-  });
-}
-
-TEST(ServerFindingsTest, StateVersionDevicesAndClock) {
-  ExpectEach({
-      {"not serving", [](ServerFacts* facts) { facts->health = client::Health::kNotServing; },
-       Severity::kError, "h:1 health", "not SERVING", "lost"},
-      {"draining",
-       [](ServerFacts* facts) {
-         facts->health = client::Health::kNotServing;
-         facts->info->draining = true;
-       },
-       Severity::kWarning, "h:1 health", "draining", "restart"},
-      {"version", [](ServerFacts* facts) { facts->info->version = "1.1.0"; }, Severity::kWarning,
-       "h:1 version", "normd 1.1.0, normctl 1.2.3", "one version"},
-      {"lost device", [](ServerFacts* facts) { facts->info->devices[0].healthy = false; },
-       Severity::kError, "h:1 cuda:0", "is lost", "compute-sanitizer"},
-      {"no image", [](ServerFacts* facts) { facts->info->devices[0].compute_capability = 80; },
-       Severity::kError, "h:1 cuda:0", "sm_80: no kernel image: the server was built for 90-real",
-       "80-real"},
-      {"CPU",
-       [](ServerFacts* facts) {
-         facts->info->devices[0] = {.name = "cpu", .model = "AVX2", .healthy = true};
-       },
-       Severity::kWarning, "h:1 cpu", "computes on the CPU (AVX2), and GPUs are here",
-       "--device=cuda"},
-      {"clock", [](ServerFacts* facts) { facts->clock_ahead = absl::Seconds(-90); },
-       Severity::kWarning, "h:1 clock", "-90.000 s ahead", "NTP"},
-      {"NaN", [](ServerFacts* facts) { facts->error = std::nan(""); }, Severity::kError,
-       "h:1 result", "NaN in a LayerNorm", "ECC"},
-      {"wrong", [](ServerFacts* facts) { facts->error = 0.5; }, Severity::kError, "h:1 result",
-       "0.5", "normctl verify"},
-      {"slow kernel", [](ServerFacts* facts) { facts->kernel_rate = 50e9; }, Severity::kWarning,
-       "h:1 kernel", "50 GB/s on cuda:0; a copy 4260", "normbench kernels"},
-  });
 }
 
 TEST(ArchitecturesTest, MachineCodeFitsItsMajorVersionAndPtxLaterOnes) {
