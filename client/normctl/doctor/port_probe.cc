@@ -46,7 +46,7 @@ PortSpeech Listen(int fd, absl::Duration timeout) {
   if (send(fd, kPreface.data(), kPreface.size(), MSG_NOSIGNAL) < 0 || !Await(fd, POLLIN, timeout))
     return PortSpeech::kUnknown;
   const ssize_t bytes = recv(fd, answer.data(), answer.size(), 0);
-  if (bytes <= 0) return PortSpeech::kUnknown;
+  if (bytes <= 0) return PortSpeech::kNothing;
   const absl::string_view text(answer.data(), static_cast<size_t>(bytes));
   if (text[0] == kTlsAlert || text[0] == kTlsHandshake) return PortSpeech::kTls;
   if (absl::StartsWith(text, "HTTP/")) return PortSpeech::kTextHttp;

@@ -9,8 +9,9 @@
 namespace norm::normctl {
 
 enum class PortState : uint8_t { kNotTried, kNoName, kRefused, kSilent, kOpen };
-/// Told by the answer to the first bytes of an HTTP/2 connection in plain text.
-enum class PortSpeech : uint8_t { kUnknown, kPlainHttp2, kTls, kTextHttp };
+/// Told by the answer to the first bytes of an HTTP/2 connection in plain text. kNothing: the
+/// connection was ended, as gRPC servers do that take TLS alone.
+enum class PortSpeech : uint8_t { kUnknown, kPlainHttp2, kTls, kTextHttp, kNothing };
 
 struct PortFacts {
   PortState state = PortState::kNotTried;

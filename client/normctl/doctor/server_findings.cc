@@ -71,12 +71,16 @@ Finding JudgeFailure(const ServerFacts& facts, const FailedQuestion& failed) {
             absl::StrCat("what listens there speaks HTTP in text, not gRPC: ", seen),
             "8470 is normd's port for calls, 8471 the one for metrics"};
   }
+  const std::string words = absl::AsciiStrToLower(failed.status.message());
   const bool handshake_failed =
-      absl::StrContains(absl::AsciiStrToLower(failed.status.message()), "handshake");
-  if (facts.port.speech == PortSpeech::kTls && !handshake_failed) {
+      absl::StrContains(words, "handshake failed") || absl::StrContains(words, "peer certificate");
+  const bool takes_tls =
+      facts.port.speech == PortSpeech::kTls || facts.port.speech == PortSpeech::kNothing;
+  if (takes_tls && !handshake_failed) {
     return {Severity::kError, check,
-            absl::StrCat("the server speaks TLS, this client was not told to: ", seen),
-            "--tls-ca with its certificate authority (--tls for the system's)"};
+            absl::StrCat("the server takes no plain text, as one does that speaks TLS: ", seen),
+            "--tls-ca with its certificate authority (--tls for the system's); --tls-cert and "
+            "--tls-key where it asks for them"};
   }
   if (facts.port.speech == PortSpeech::kPlainHttp2 && handshake_failed) {
     return {Severity::kError, check,

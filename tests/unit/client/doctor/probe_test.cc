@@ -160,6 +160,8 @@ TEST(PortProbeTest, TellsWhatAPortSpeaks) {
   EXPECT_EQ(ProbePort(tls.address(), kTimeout).speech, PortSpeech::kTls);
   const OneAnswer http("HTTP/2.0 400 Bad Request\r\n\r\n");  // as the metrics port answers
   EXPECT_EQ(ProbePort(http.address(), kTimeout).speech, PortSpeech::kTextHttp);
+  const OneAnswer closed("");
+  EXPECT_EQ(ProbePort(closed.address(), kTimeout).speech, PortSpeech::kNothing);
   const OneAnswer other("hello");
   EXPECT_EQ(ProbePort(other.address(), kTimeout).speech, PortSpeech::kUnknown);
   client::FakeServer server;
