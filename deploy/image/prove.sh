@@ -18,7 +18,7 @@ skip() {
   exit 77
 }
 ((EUID == 0)) || skip "not root"
-for tool in buildah debootstrap ip unshare; do
+for tool in buildah debootstrap ip openssl unshare; do
   command -v "$tool" >/dev/null || skip "no $tool here (deploy/install-deps.sh --image installs it)"
 done
 [[ -x $cuda/bin/nvcc && -e $cuda/lib64/libcudart_static.a ]] || skip "no CUDA toolkit in $cuda to stand for NVIDIA's image"
@@ -50,8 +50,8 @@ if ! "${buildah[@]}" inspect --type image "docker.io/library/$debian_image" >/de
   rm -rf "$tree"/usr/share/{doc,info,lintian,linda,locale,man}/* "$tree"/var/cache/apt/* "$tree"/var/lib/apt/lists/* "$tree"/var/log/*.log
   rm -f "$tree/etc/apt/sources.list"
   for part in "debian bookworm bookworm-updates" "debian-security bookworm-security"; do
-    printf 'Types: deb\nURIs: http://deb.debian.org/%s\nSuites: %s\nComponents: main\nSigned-By: /usr/share/keyrings/debian-archive-keyring.gpg\n\n' \
-      "${part%% *}" "${part#* }"
+    printf 'Types: deb\nURIs: http://deb.debian.org/%s\nSuites: %s\nComponents: main\nSigned-By: %s\n\n' \
+      "${part%% *}" "${part#* }" /usr/share/keyrings/debian-archive-keyring.gpg
   done >"$tree/etc/apt/sources.list.d/debian.sources"
   apt-config dump | grep '^Acquire::' | grep -v ' "";$' >"$tree/etc/apt/apt.conf.d/90stand-in" || true
   import "docker.io/library/$debian_image" "$tree"
@@ -73,9 +73,10 @@ if ! "${buildah[@]}" inspect --type image "docker.io/$cuda_image" >/dev/null 2>&
 fi
 
 echo "prove.sh: building the stage $target for ${CUDA_ARCHITECTURES:-90-real}"
-"${buildah[@]}" bud --pull-never --target "$target" --tag "normd:$target" --file "$root/Dockerfile" \
+"${buildah[@]}" bud --pull-never --no-cache --force-rm --target "$target" --tag "normd:$target" --file "$root/Dockerfile" \
   --build-arg "CUDA_ARCHITECTURES=${CUDA_ARCHITECTURES:-90-real}" \
   --build-arg "REVISION=$(git -C "$root" rev-parse HEAD 2>/dev/null || echo unknown)" "$root"
+"${buildah[@]}" rmi --prune >/dev/null # what had this tag before
 [[ $target == runtime ]] || exit 0
 
 container=$("${buildah[@]}" from --pull-never "normd:$target")
