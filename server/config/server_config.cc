@@ -51,6 +51,10 @@ ABSL_FLAG(
     bool, insecure, false,
     "Listen without TLS although other machines can reach the address: whoever sees the traffic "
     "sees tensors and tokens.");
+ABSL_FLAG(
+    bool, record_metrics, true,
+    "Count and time what requests do. Without it those metrics and GetStatistics stand still, "
+    "to see what recording costs.");
 ABSL_FLAG(std::string, port_file, "",
           "File to write once the server is ready, for scripts: lines grpc=host:port and "
           "metrics=host:port.");
@@ -106,6 +110,11 @@ ABSL_FLAG(ByteSize, max_batch_bytes, ByteSize{64 * kMiB},
           "Bytes of requests that are merged into one launch.");
 ABSL_FLAG(ByteSize, pinned_pool_bytes, ByteSize{4 * kGiB},
           "Host staging memory of one device (pinned for a GPU); one batch may take half of it.");
+ABSL_FLAG(
+    ByteSize, prewarm_bytes, ByteSize{64 * kMiB},
+    "Requests of up to so many bytes of inputs, and of outputs, find their memory on a GPU and "
+    "beside it made before the server is ready, as far as half of each pool goes; making it "
+    "later stops all others meanwhile.");
 ABSL_FLAG(absl::optional<ByteSize>, device_pool_bytes, absl::nullopt,
           "Pooled memory on one GPU; three quarters of what is free at start when not given.");
 ABSL_FLAG(absl::Duration, min_client_ping_interval, absl::Seconds(5),
@@ -243,6 +252,7 @@ absl::StatusOr<ServerConfig> ReadServerConfig() {
   grpc.listen = check.Address("listen", absl::GetFlag(FLAGS_listen));
   grpc.security = ReadSecurity(grpc.listen, check);
   config.metrics_listen = check.Address("metrics_listen", absl::GetFlag(FLAGS_metrics_listen));
+  config.record_metrics = absl::GetFlag(FLAGS_record_metrics);
   config.port_file = absl::GetFlag(FLAGS_port_file);
   config.processes =
       static_cast<int>(check.Range("processes", absl::GetFlag(FLAGS_processes), 0, kMaxProcesses));
@@ -259,6 +269,8 @@ absl::StatusOr<ServerConfig> ReadServerConfig() {
       static_cast<int>(check.Range("slots", absl::GetFlag(FLAGS_slots), 1, 64));
   device.cpu_memory_bytes = device.pinned_memory_bytes =
       check.Size("pinned_pool_bytes", absl::GetFlag(FLAGS_pinned_pool_bytes), kMiB, kMaxPool);
+  device.prewarm_bytes =
+      check.Size("prewarm_bytes", absl::GetFlag(FLAGS_prewarm_bytes), 0, kMaxPool);
   if (const auto size = absl::GetFlag(FLAGS_device_pool_bytes); size.has_value()) {
     device.device_memory_bytes = check.Size("device_pool_bytes", *size, kMiB, kMaxPool);
   }

@@ -14,6 +14,7 @@
 #include "grpcpp/resource_quota.h"
 #include "grpcpp/server.h"
 #include "grpcpp/server_builder.h"
+#include "server/transport/connections.h"
 #include "server/transport/echo_service.h"
 #include "server/transport/health.h"
 #include "server/transport/listen_address.h"
@@ -115,6 +116,7 @@ class GrpcServer::Impl {
                    ? absl::StrCat(options_.listen.substr(0, options_.listen.rfind(':')), ":", port)
                    : options_.listen;
     health_.emplace(server_->GetHealthCheckService(), context_.metrics);
+    context_.metrics.SetConnectionsReader(CountConnections);
     for (auto& queue : queues_) {
       QueueInbox& inbox = *inboxes_.emplace_back(std::make_unique<QueueInbox>(*queue));
       for (int i = 0; i < kArmedUnaryCalls; ++i) {

@@ -60,8 +60,8 @@ class GrpcServer {
   /// host:port with the port that was bound.
   const std::string& address() const;
 
-  /// Health of "" and of the service, and normd_ready: SERVING while healthy and not draining. A
-  /// server starts NOT_SERVING.
+  /// Health of "" and of each service, and normd_ready: SERVING while healthy and not draining;
+  /// "liveness": while healthy. A server starts NOT_SERVING.
   void SetHealthy(bool healthy);
 
   /// Health NOT_SERVING at once; serves for options.drain_delay more; then refuses new calls, ends
