@@ -69,6 +69,8 @@ absl::StatusOr<std::unique_ptr<BatchExecutor>> MakeCudaExecutor(const DeviceFact
   cuda.copy_helpers =
       std::min(cuda.copy_helpers, static_cast<int>(std::thread::hardware_concurrency() / 4));
   cuda.pinned_budget_bytes = options.pinned_memory_bytes;
+  // All sizes together: a fifth of the budget at most.
+  cuda.prewarmed_bytes = std::min(int64_t{64} << 20, cuda.pinned_budget_bytes / 64);
   if (options.device_memory_bytes.has_value()) {
     cuda.device_budget_bytes = *options.device_memory_bytes;
   } else {

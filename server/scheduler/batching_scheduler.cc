@@ -19,6 +19,19 @@ constexpr absl::Duration kReapInterval = absl::Milliseconds(1);
 /// What a job adds to those in flight: a reserved one was counted before.
 int64_t CountedBytes(const Job& job) { return job.reserved ? 0 : ProblemBytes(job.problem); }
 
+/// A Submit of this thread that is not over. One within another, of a `done` that submits, must not
+/// run its job on this thread as well: the calls would nest as long as jobs come.
+class Submitting {
+ public:
+  Submitting() : nested_(std::exchange(active_, true)) {}
+  ~Submitting() { active_ = nested_; }
+  bool nested() const { return nested_; }
+
+ private:
+  static inline thread_local bool active_ = false;
+  const bool nested_;
+};
+
 int TotalSlots(const std::vector<BatchExecutor*>& executors) {
   return std::accumulate(executors.begin(), executors.end(), 0,
                          [](int sum, const BatchExecutor* e) { return sum + e->slots(); });
@@ -104,7 +117,8 @@ absl::Status BatchingScheduler::Submit(std::unique_ptr<Job>& job) {
     }
     PublishLoad();
   }
-  Apply(std::move(effects));
+  Submitting here;
+  Apply(std::move(effects), here.nested() ? &BatchExecutor::Start : &BatchExecutor::Run);
   if (job != nullptr) WaitInQueue(std::move(job));
   return absl::OkStatus();
 }
@@ -262,13 +276,13 @@ void BatchingScheduler::FillSlots(absl::Time now, Effects& effects) {
   }
 }
 
-void BatchingScheduler::Apply(Effects effects) {
+void BatchingScheduler::Apply(Effects effects, StartBatch start) {
   for (Launch& launch : effects.launches) {
-    executors_[launch.device]->Start(std::move(launch.batch),
-                                     [this, device = launch.device, bytes = launch.bytes,
-                                      express = launch.express](std::unique_ptr<Batch> batch) {
-                                       OnBatchDone(device, bytes, express, std::move(batch));
-                                     });
+    (executors_[launch.device]->*start)(std::move(launch.batch),
+                                        [this, device = launch.device, bytes = launch.bytes,
+                                         express = launch.express](std::unique_ptr<Batch> batch) {
+                                          OnBatchDone(device, bytes, express, std::move(batch));
+                                        });
   }
   if (effects.endings.empty()) {
     return;
