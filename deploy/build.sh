@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Configures and builds normd. Usage: build.sh BUILD_DIR [cmake -D arguments...] [-- targets...]
 # CUDA is built in when nvcc is found: for the GPU of this machine, for sm_90 where there is none, or for
-# NORM_CUDA_ARCHITECTURES (a CMake list) where that is set. NORM_CUDA=OFF builds for the CPU alone.
+# NORM_CUDA_ARCHITECTURES (a CMake list, or all: each that the project is made for) where that is set. NORM_CUDA=OFF builds
+# for the CPU alone.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -28,7 +29,9 @@ if [[ -n $nvcc ]]; then
   capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n 1 | tr -d '. ' || true)
   architectures=${NORM_CUDA_ARCHITECTURES:-${capability:-90}-real}
   echo "build.sh: CUDA backend for $architectures ($nvcc), and the CPU backend"
-  definitions+=("-DNORM_CUDA=ON" "-DCMAKE_CUDA_COMPILER=$nvcc" "-DCMAKE_CUDA_ARCHITECTURES=$architectures")
+  definitions+=("-DNORM_CUDA=ON" "-DCMAKE_CUDA_COMPILER=$nvcc")
+  # The project's own list stands in deploy/cmake/NormCuda.cmake.
+  [[ $architectures == all ]] || definitions+=("-DCMAKE_CUDA_ARCHITECTURES=$architectures")
 else
   echo "build.sh: no nvcc in use: CPU backend only"
   definitions+=("-DNORM_CUDA=OFF")

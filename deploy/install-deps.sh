@@ -1,19 +1,27 @@
 #!/usr/bin/env bash
-# Installs what building normd needs on Debian 12, and only what is missing. Usage: install-deps.sh [--test]
-#   --test  adds what the tests need, and what normbench draws with
+# Installs what building normd needs on Debian 12, and only what is missing. Usage: install-deps.sh [--test] [--image]
+#   --test   adds what the tests need, and what normbench draws with; packages of PyPI go to build/python
+#   --image  adds what deploy/image/prove.sh needs
 # Runs as root, or through sudo. Safe to run again.
 set -euo pipefail
 
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+test=
+
 packages=(
   cmake g++ ninja-build
-  libabsl-dev libcli11-dev libgrpc++-dev libhwy-dev libprotobuf-dev libspdlog-dev nlohmann-json3-dev
+  libabsl-dev libcli11-dev libgrpc++-dev libhwy-dev libprotobuf-dev libspdlog-dev libssl-dev nlohmann-json3-dev
   prometheus-cpp-dev protobuf-compiler protobuf-compiler-grpc zlib1g-dev
 )
 for argument in "$@"; do
   case "$argument" in
-    --test) packages+=(libgmock-dev libgtest-dev python3 python3-matplotlib) ;;
+    --test)
+      test=1
+      packages+=(libgmock-dev libgtest-dev prometheus python3 python3-matplotlib python3-venv)
+      ;;
+    --image) packages+=(buildah debootstrap iproute2) ;;
     *)
-      echo "install-deps.sh: unknown argument '$argument' (usage: install-deps.sh [--test])" >&2
+      echo "install-deps.sh: unknown argument '$argument' (usage: install-deps.sh [--test] [--image])" >&2
       exit 2
       ;;
   esac
@@ -31,17 +39,31 @@ for package in "${packages[@]}"; do
 done
 if ((${#missing[@]} == 0)); then
   echo "install-deps.sh: all ${#packages[@]} packages are installed"
-  exit 0
+else
+  as_root=()
+  if ((EUID != 0)); then
+    if ! command -v sudo >/dev/null; then
+      echo "install-deps.sh: not root and no sudo; missing: ${missing[*]}" >&2
+      exit 1
+    fi
+    as_root=(sudo)
+  fi
+  echo "install-deps.sh: installing ${missing[*]}"
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get update -q
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing[@]}"
+  # Tests run the program; the service that Debian starts with it is not wanted.
+  if [[ " ${missing[*]} " == *" prometheus "* ]] && command -v systemctl >/dev/null; then
+    "${as_root[@]}" systemctl disable --now prometheus || true
+  fi
 fi
 
-as_root=()
-if ((EUID != 0)); then
-  if ! command -v sudo >/dev/null; then
-    echo "install-deps.sh: not root and no sudo; missing: ${missing[*]}" >&2
-    exit 1
+python=$root/build/python
+if [[ -n $test ]] && ! cmp -s "$root/tests/requirements.txt" "$python/requirements.txt"; then
+  echo "install-deps.sh: installing $(grep -v '^#' "$root/tests/requirements.txt" | tr '\n' ' ')into build/python"
+  if /usr/bin/python3 -m venv --clear --system-site-packages "$python" &&
+    "$python/bin/pip" install -q -r "$root/tests/requirements.txt"; then
+    cp "$root/tests/requirements.txt" "$python/requirements.txt"
+  else
+    echo "install-deps.sh: WARNING: PyPI was not reached: tests of the chart, of compose and of the Dockerfile will be skipped" >&2
   fi
-  as_root=(sudo)
 fi
-echo "install-deps.sh: installing ${missing[*]}"
-"${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get update -q
-"${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing[@]}"

@@ -24,6 +24,7 @@
 #include "server/observability/metrics_endpoint.h"
 #include "server/process_group/process_group.h"
 #include "server/scheduler/batching_scheduler.h"
+#include "server/transport/grpc_log.h"
 #include "server/transport/grpc_server.h"
 
 namespace norm::server {
@@ -124,13 +125,17 @@ int Serve(ShutdownSignals& signals, const DeviceRegistry& registry, GrpcServer& 
 
 int Run(const ServerConfig& config, ShutdownSignals& signals) {
   const Logger log(config.log);
+  const GrpcLogLines grpc_log(log);
   absl::StatusOr<FoundDevices> found = FindDevices(config.device);
   if (!found.ok()) return Fail(kExitFailed, found.status());
   for (const std::string& note : found->notes) log.Info("device", {{"note", note}});
 
   std::vector<std::string> names;
   for (const DeviceFacts& device : found->devices) names.push_back(device.name);
-  Metrics metrics(names, BatchCloseReasonNames(), ThisBuild());
+  Metrics metrics({.device_names = std::move(names),
+                   .close_reasons = BatchCloseReasonNames(),
+                   .build = ThisBuild(),
+                   .recording = config.record_metrics});
   auto registry = DeviceRegistry::Create(found->devices, config.device_options, metrics);
   if (!registry.ok()) return Fail(kExitFailed, registry.status());
   BatchingScheduler scheduler((*registry)->executors(), config.scheduler, Clock::Real(), metrics);
@@ -147,7 +152,9 @@ int Run(const ServerConfig& config, ShutdownSignals& signals) {
     if (!status.ok()) return Fail(kExitFailed, status);
   }
   for (const DeviceFacts& device : (*registry)->devices()) {
-    log.Info("device", {{"name", device.name}, {"model", device.model}});
+    log.Info("device", {{"name", device.name},
+                        {"model", device.model},
+                        {"start_up_ms", absl::StrCat(absl::ToInt64Milliseconds(device.start_up))}});
   }
   std::printf("normd ready grpc=%s metrics=%s\n", (*server)->address().c_str(),
               (*endpoint)->address().c_str());
@@ -155,8 +162,10 @@ int Run(const ServerConfig& config, ShutdownSignals& signals) {
 
   const int exit_code = Serve(signals, **registry, **server, log);
   signals.ExitOnNext();
+  // One end for both: whoever waits for this process counts with the sum of the two flags.
+  const absl::Time end = absl::Now() + config.grpc.drain_delay + config.grpc.drain_timeout;
   absl::Status drained = (*server)->Drain();
-  drained.Update(scheduler.Drain(absl::Now() + config.grpc.drain_timeout));
+  drained.Update(scheduler.Drain(end));
   if (!drained.ok()) {
     log.Warning("drain", {{"problem", std::string(drained.message())}});
     return exit_code != 0 ? exit_code : kExitFailed;

@@ -1,11 +1,27 @@
 #!/usr/bin/env bash
 # Installs what is missing, builds with warnings as errors, and runs every test that this machine can run. Ends with CTest's
 # summary; fails when a test fails or none ran. Environment: BUILD_DIR (default build/ci), NORM_CUDA=OFF.
+# Usage: run.sh         all of them
+#        run.sh image   only the test labelled image, which the other leaves out: it builds the container image and tries it (root,
+#                       minutes, some GB in build/image-proof)
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 build=${BUILD_DIR:-$root/build/ci}
 export NORM_CUDA_ARCHITECTURES=${NORM_CUDA_ARCHITECTURES:-90-real}
+
+case ${1:-} in
+  "") ;;
+  image)
+    "$root/deploy/install-deps.sh" --image
+    cmake -G Ninja -S "$root/tests/image" -B "$root/build/image-test" >/dev/null
+    exec ctest --test-dir "$root/build/image-test" --verbose --no-tests=error -L '^image$'
+    ;;
+  *)
+    echo "run.sh: unknown argument '$1' (usage: run.sh [image])" >&2
+    exit 2
+    ;;
+esac
 
 "$root/deploy/install-deps.sh" --test
 "$root/deploy/build.sh" "$build" -DNORM_WARNINGS_AS_ERRORS=ON

@@ -166,7 +166,7 @@ step real_inputs 300 deploy/with-normd.sh bin/normd --device=cuda -- \
 for program in "${programs[@]}"; do
   if [[ $program == *_soak ]]; then
     step "$program" $((soak_seconds + 120)) deploy/with-normd.sh bin/normd --device=cuda -- \
-      sh -c "bin/$program --server=\"\$NORMD_SERVER\" --pid=\"\$NORMD_PID\" --seconds=$soak_seconds"
+      sh -c "bin/$program --server=\"\$NORMD_SERVER\" --metrics=\"\$NORMD_METRICS\" --seconds=$soak_seconds"
   fi
 done
 

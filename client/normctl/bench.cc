@@ -35,6 +35,9 @@ const std::map<std::string, DType> kDTypes = {{DTypeName(DType::kF32), DType::kF
                                               {DTypeName(DType::kF16), DType::kF16},
                                               {DTypeName(DType::kBF16), DType::kBF16},
                                               {DTypeName(DType::kF64), DType::kF64}};
+const std::map<std::string, client::Priority> kPriorities = {
+    {PriorityName(client::Priority::kInteractive), client::Priority::kInteractive},
+    {PriorityName(client::Priority::kBulk), client::Priority::kBulk}};
 const std::map<std::string, LoadTransport> kTransports = {
     {LoadTransportName(LoadTransport::kUnary), LoadTransport::kUnary},
     {LoadTransportName(LoadTransport::kStream), LoadTransport::kStream}};
@@ -105,6 +108,7 @@ ExitCode RunBench(const BenchFlags& original) {
   BenchFlags flags = original;
   LoadOptions& options = flags.load;
   options.server = flags.server.server;
+  options.client_options = flags.server.Options();
   options.timeout = flags.server.timeout;
   if (!flags.echo.empty()) options.echo = kEchoSizes.at(flags.echo);
   if (!options.mix.empty()) {
@@ -164,6 +168,9 @@ void AddWhat(CLI::App* command, LoadOptions* load) {
           "Sizes of x joined by x [4x4096]")
       ->excludes(mix);
   AddWord(command, "--dtype", kDTypes, &load_case->dtype, "Of x [bf16]")->excludes(mix);
+  AddWord(command, "--priority", kPriorities, &load_case->priority,
+          "Who goes first when requests wait on the server: interactive or bulk [interactive]")
+      ->excludes(mix);
 }
 
 void AddHow(CLI::App* command, LoadOptions* load) {

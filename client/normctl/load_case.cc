@@ -141,6 +141,8 @@ std::string LoadCase::Name() const {
   if (residual) absl::StrAppend(&name, " residual");
   if (running) absl::StrAppend(&name, " running");
   if (sets > 1) absl::StrAppend(&name, " ", sets, " sets");
+  if (priority == client::Priority::kBulk)
+    absl::StrAppend(&name, " ", client::PriorityName(priority));
   return name;
 }
 

@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "norm/client/requests.h"
 #include "norm/kernels/dtype.h"
 #include "norm/kernels/op_types.h"
 
@@ -29,6 +30,7 @@ struct LoadCase {
       false;  // BatchNorm training, forward: running statistics; inference has them always
   BatchNormMode mode = BatchNormMode::kTraining;
   BatchNormLayout layout = BatchNormLayout::kNchw;
+  client::Priority priority = client::Priority::kInteractive;
   int64_t share = 1;  // of the requests of a mix
   int64_t sets = 1;   // different weights and biases, taken in turn
 

@@ -97,6 +97,7 @@ json CaseOptions(const LoadCase& load_case) {
                  {"residual", load_case.residual},
                  {"running", load_case.running},
                  {"weight_dtype", DTypeName(load_case.parameter_dtype())},
+                 {"priority", client::PriorityName(load_case.priority)},
                  {"share", load_case.share},
                  {"sets", load_case.sets}};
   if (load_case.op != Op::kBatchNorm) return fields;
@@ -106,7 +107,10 @@ json CaseOptions(const LoadCase& load_case) {
 }
 
 json Options(const LoadOptions& options) {
+  const client::ClientOptions& client = options.client_options;
   return {{"server", options.server},
+          {"tls", client.tls.has_value()},
+          {"token", !client.token.empty() || !client.token_file.empty()},
           {"timeout_seconds", absl::ToDoubleSeconds(options.timeout)},
           {"mix", options.mix.empty() ? json(nullptr) : json(options.mix)},
           {"transport", LoadTransportName(options.transport)},
@@ -125,6 +129,8 @@ json Result(const LoadOptions& options, const LoadResult& result) {
   for (size_t i = 0; i < result.load.cases.size(); ++i) {
     json one = CaseOptions(options.cases[i]);
     one.update(Figures(result.load.cases[i]));
+    one["first_call_us"] =
+        i < result.first_calls.size() ? json(Microseconds(result.first_calls[i])) : json(nullptr);
     report["cases"].push_back(one);
   }
   report["echo"] = result.echo.has_value() ? Outcome(*result.echo) : json(nullptr);

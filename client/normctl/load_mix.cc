@@ -74,6 +74,11 @@ std::map<std::string, Field> Fields() {
                         &LoadCase::direction)},
       {"shape", SetShape},
       {"dtype", OneOf<DType>(DTypeWords<DType>(), &LoadCase::dtype)},
+      {"priority",
+       OneOf<client::Priority>(
+           {{PriorityName(client::Priority::kInteractive), client::Priority::kInteractive},
+            {PriorityName(client::Priority::kBulk), client::Priority::kBulk}},
+           &LoadCase::priority)},
       {"share", Count(&LoadCase::share)},
       {"sets", Count(&LoadCase::sets)},
       {"weight", OneOf<bool>(tensor, &LoadCase::weight)},

@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "client/normctl/load_case.h"
+#include "norm/client/options.h"
 
 namespace norm::normctl {
 
@@ -36,6 +37,7 @@ struct LoadFlood {
 
 struct LoadOptions {
   std::string server = {};
+  client::ClientOptions client_options = {};
   absl::Duration timeout = absl::Seconds(60);  // of one request, from when it is sent
   std::string mix = {};                        // the file that cases come from, if any
   std::vector<LoadCase> cases = {LoadCase()};

@@ -18,12 +18,15 @@ namespace {
 
 using std::chrono::nanoseconds;
 
+constexpr int kEchoesBefore = 20;
+
 nanoseconds Seconds(double seconds) {
   return std::chrono::round<nanoseconds>(std::chrono::duration<double>(seconds));
 }
 
 std::vector<int64_t> Shares(const std::vector<LoadCase>& cases) {
   std::vector<int64_t> shares;
+  shares.reserve(cases.size());
   for (const LoadCase& load_case : cases) shares.push_back(load_case.share);
   return shares;
 }
@@ -73,6 +76,7 @@ class LoadSession::Side {
 
   const std::string& server_version() const { return server_version_; }
   const std::vector<std::string>& devices() const { return devices_; }
+  const std::vector<nanoseconds>& first_calls() const { return first_calls_; }
 
  private:
   PhaseParts Parts(const std::vector<std::unique_ptr<LoadConnection>>& connections,
@@ -84,7 +88,7 @@ class LoadSession::Side {
   }
 
   absl::Status Connect(const LoadOptions& options) {
-    client::ClientOptions client_options;
+    client::ClientOptions client_options = options.client_options;
     client_options.retry.max_attempts = 1;
     absl::StatusOr<std::unique_ptr<client::Client>> client =
         client::Client::Create(options.server, client_options);
@@ -105,10 +109,17 @@ class LoadSession::Side {
     return absl::OkStatus();
   }
 
-  /// Learns how long responses are.
+  /// Learns how long responses are, and how long the first calls take. Empty echoes go before them,
+  /// so that those are not the first that the connection and this process see.
   absl::Status TryCases(absl::Duration timeout) {
+    for (int i = 0; echo_ == EchoSize::kEmpty && i < kEchoesBefore; ++i) {
+      const absl::StatusOr<LoadReply> echo = echoes_[0]->Send(0, 0, timeout);
+      if (!echo.ok()) return Named("echo", echo.status());
+    }
     for (size_t i = 0; i < cases_.size(); ++i) {
+      const auto start = std::chrono::steady_clock::now();
       const absl::StatusOr<LoadReply> reply = connections_[0]->Send(i, 0, timeout);
+      first_calls_.push_back(std::chrono::steady_clock::now() - start);
       if (!reply.ok()) return Named(load_cases_[i].Name(), reply.status());
       response_bytes_[i] = reply->message_bytes;
       if (echoes_.empty()) continue;
@@ -132,6 +143,7 @@ class LoadSession::Side {
   const MixSequence sequence_;
   std::vector<PreparedCase> cases_;
   std::vector<int64_t> response_bytes_;  // of the message that answers each case
+  std::vector<nanoseconds> first_calls_;
   std::string server_version_;
   std::vector<std::string> devices_;
   std::vector<std::unique_ptr<client::Client>> clients_;
@@ -171,6 +183,7 @@ class LoadSession::Impl {
         RunPhase(side_.Requests(progress), seconds, rate, label + "requests");
     if (!load.ok()) return load.status();
     LoadResult result;
+    result.first_calls = side_.first_calls();
     result.server_stages = Between(before, side_.Statistics(options_.timeout));
     result.load = Summarize(*std::move(load), SampleStages::kPresent);
     if (!with_echo) return result;
@@ -214,6 +227,7 @@ class LoadSession::Impl {
     if (!beside.ok()) return beside.status();
     if (!flood.ok()) return flood.status();
     LoadResult result;
+    result.first_calls = side_.first_calls();
     result.load = Summarize(*std::move(beside), SampleStages::kPresent);
     result.flood.emplace(FloodResult{Summarize(*std::move(alone), SampleStages::kPresent),
                                      Summarize(*std::move(flood), SampleStages::kPresent)});

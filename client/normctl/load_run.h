@@ -1,6 +1,7 @@
 // The load of `normctl bench`: requests, and in the same run their echoes.
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <string>
@@ -30,6 +31,8 @@ struct LoadResult {
   std::optional<LoadOutcome> echo;   // when asked for; bytes are those of whole messages
   std::optional<FloodResult> flood;  // likewise
   ServerStages server_stages;        // empty for a server that does not count them
+  // Of each case the first that this client sent, while it sent nothing else.
+  std::vector<std::chrono::nanoseconds> first_calls;
 };
 
 /// Connections to one server and everything that is sent over them. One Run at a time.

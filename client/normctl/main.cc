@@ -1,5 +1,6 @@
 #include <malloc.h>
 
+#include <cstdlib>
 #include <iostream>
 #include <string>
 
@@ -33,6 +34,8 @@ void KeepFreedMemory() {
 
 int main(int argc, char** argv) {
   KeepFreedMemory();
+  // What gRPC logs of a failed call stands in the call's error, which is one line.
+  ::setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
   norm::normctl::PrepareStandardStreams();
   CLI::App app(
       "Command line of normd: normalizes tensors in files, asks a server about itself, verifies "

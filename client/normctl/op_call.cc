@@ -196,6 +196,8 @@ absl::StatusOr<OpRequest> MakeRequest(const OpOptions& options, const NamedTenso
     request = Backward(options, *dy, *x, named);
   }
   if (absl::Status status = named.CheckAllTaken(options); !status.ok()) return status;
+  const auto set_priority = [&](auto& typed) { typed.priority = options.priority; };
+  std::visit([&](auto& of_direction) { std::visit(set_priority, of_direction); }, *request);
   return *std::move(request);
 }
 

@@ -28,6 +28,7 @@ struct OpOptions {
   std::optional<int64_t> num_batches_tracked;
   bool return_statistics = false;
   client::ParameterGradients gradients;
+  client::Priority priority = client::Priority::kInteractive;
 };
 
 /// Tensors by the names of norm.v1: x, weight, bias, residual, dy, mean, rstd, dresidual_sum,

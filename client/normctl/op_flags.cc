@@ -17,6 +17,10 @@ namespace {
 const std::map<std::string, DType> kDTypes = {
     {"f32", DType::kF32}, {"f16", DType::kF16}, {"bf16", DType::kBF16}, {"f64", DType::kF64}};
 
+const std::map<std::string, client::Priority> kPriorities = {
+    {PriorityName(client::Priority::kInteractive), client::Priority::kInteractive},
+    {PriorityName(client::Priority::kBulk), client::Priority::kBulk}};
+
 const std::map<std::string, ShowProgress> kProgress = {{"auto", ShowProgress::kAuto},
                                                        {"always", ShowProgress::kAlways},
                                                        {"never", ShowProgress::kNever}};
@@ -120,6 +124,12 @@ void OpFlags::AddTo(CLI::App* command) {
           "--dtype", [this](const std::string& name) { cast = kDTypes.at(name); },
           "Convert x, residual and gradients to this dtype before sending: f32, f16, bf16, f64")
       ->check(CLI::IsMember(kDTypes));
+  command
+      ->add_option_function<std::string>(
+          "--priority",
+          [this](const std::string& name) { options.priority = kPriorities.at(name); },
+          "Who goes first when requests wait on the server: interactive (default), bulk")
+      ->check(CLI::IsMember(kPriorities));
   command
       ->add_option_function<std::string>(
           "--progress", [this](const std::string& name) { progress = kProgress.at(name); },

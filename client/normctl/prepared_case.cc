@@ -98,6 +98,7 @@ class Builder {
     options.mode = case_.mode;
     options.layout = case_.layout;
     options.gradients = {.weight = case_.weight, .bias = case_.bias};
+    options.priority = case_.priority;
     return options;
   }
 

@@ -35,6 +35,38 @@ void ServerFlags::AddConnectionTo(CLI::App* command) {
   command->add_option_function<std::string>(
       "--timeout", [this](const std::string& text) { timeout = ParseTimeout(text); },
       "Time a call may take, retries included: 30s, 500ms, or seconds [60s]");
+  AddSecurityTo(command);
+}
+
+void ServerFlags::AddSecurityTo(CLI::App* command) {
+  command
+      ->add_flag("--tls", use_tls_,
+                 "Encrypt, and trust the system's authorities; every other --tls flag says it too")
+      ->envname("NORMD_TLS");
+  command->add_option("--tls-ca", tls_.root_ca_file, "PEM file of the authorities to trust instead")
+      ->envname("NORMD_TLS_CA");
+  command->add_option("--tls-cert", tls_.cert_file, "PEM file with this client's certificate")
+      ->envname("NORMD_TLS_CERT");
+  command->add_option("--tls-key", tls_.key_file, "PEM file with its key")
+      ->envname("NORMD_TLS_KEY");
+  command
+      ->add_option("--tls-name", tls_.server_name,
+                   "Name that the server's certificate must have, instead of the host of --server")
+      ->envname("NORMD_TLS_NAME");
+  command
+      ->add_option("--token-file", token_file_,
+                   "File with a bearer token; sent unencrypted to this machine alone")
+      ->envname("NORMD_TOKEN_FILE");
+}
+
+client::ClientOptions ServerFlags::Options() const {
+  client::ClientOptions options;
+  if (use_tls_ || !tls_.root_ca_file.empty() || !tls_.cert_file.empty() || !tls_.key_file.empty() ||
+      !tls_.server_name.empty()) {
+    options.tls = tls_;
+  }
+  options.token_file = token_file_;
+  return options;
 }
 
 void ServerFlags::AddTo(CLI::App* command) {
@@ -48,7 +80,7 @@ void ServerFlags::AddTo(CLI::App* command) {
 
 absl::StatusOr<std::unique_ptr<client::Client>> ServerFlags::Connect(
     const client::ChunkOptions& chunks) const {
-  client::ClientOptions options;
+  client::ClientOptions options = Options();
   options.chunks = chunks;
   options.retry.max_attempts = attempts;
   return client::Client::Create(server, options);

@@ -20,10 +20,19 @@ struct ServerFlags {
   OutputFormat format = OutputFormat::kText;
 
   void AddTo(CLI::App* command);
-  /// --server and --timeout alone.
+  /// --server, --timeout and what secures the connection alone.
   void AddConnectionTo(CLI::App* command);
+  /// Options with what secures the connection, else the defaults.
+  client::ClientOptions Options() const;
   absl::StatusOr<std::unique_ptr<client::Client>> Connect(
       const client::ChunkOptions& chunks = {}) const;
+
+ private:
+  void AddSecurityTo(CLI::App* command);
+
+  bool use_tls_ = false;  // or any of tls_ is set
+  client::TlsOptions tls_;
+  std::string token_file_;
 };
 
 }  // namespace norm::normctl

@@ -263,6 +263,7 @@ absl::StatusOr<Tensor> ReadSafetensors(const std::string& path, const std::strin
 
 absl::Status WriteSafetensors(const std::string& path, const std::vector<NamedTensor>& tensors) {
   std::vector<Part> parts;
+  parts.reserve(tensors.size());
   for (const NamedTensor& named : tensors) parts.push_back(ToPart(named));
   return Write(path, std::nullopt, std::move(parts));
 }

@@ -18,11 +18,22 @@ if(NOT NORM_CUDA STREQUAL "OFF")
     set(CMAKE_CUDA_STANDARD 20)
     set(CMAKE_CUDA_STANDARD_REQUIRED ON)
     # One runtime in a process, which knows the kernels of every library in it.
-    set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)
+    if(NORM_STATIC_CUDA)
+      set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
+      # FindCUDAToolkit leaves a target alone that is there: whoever links the runtime gets the archive.
+      add_library(CUDA::cudart INTERFACE IMPORTED)
+      target_link_libraries(CUDA::cudart INTERFACE CUDA::cudart_static)
+    else()
+      set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)
+    endif()
     # row_norm_backward_f32.cu for sm_90: 144 KB of object file instead of 629 KB, same compile time (nvcc 13.0, 2026-11-29).
     add_compile_options($<$<COMPILE_LANGUAGE:CUDA>:--compress-mode=size>)
     # a * b + c is fused only where the source says fma: instances of one kernel must round alike.
     add_compile_options($<$<COMPILE_LANGUAGE:CUDA>:--fmad=false>)
+    if(CMAKE_VERSION VERSION_LESS 3.26 AND NOT TARGET CUDA::nvToolsExt)
+      # CMake 3.25 marks it as deprecated without asking whether it is there, and CUDA 13 has it no more.
+      add_library(CUDA::nvToolsExt INTERFACE IMPORTED)
+    endif()
     find_package(CUDAToolkit REQUIRED)
     set(NORM_HAVE_CUDA TRUE)
   elseif(NORM_CUDA STREQUAL "ON")

@@ -11,11 +11,11 @@ if(NORM_SANITIZER)
   add_link_options(-fsanitize=${NORM_SANITIZER})
 endif()
 
-# norm_library(<room> [SHARED] SOURCES ... [PUBLIC deps...] [PRIVATE deps...])
+# norm_library(<room> [SHARED] SOURCES ... [PUBLIC deps...] [PRIVATE deps...])   NORM_STATIC_CUDA makes all of them static.
 function(norm_library room)
   cmake_parse_arguments(ARG "SHARED" "" "SOURCES;PUBLIC;PRIVATE" ${ARGN})
   if(ARG_SOURCES)
-    if(ARG_SHARED)
+    if(ARG_SHARED AND NOT NORM_STATIC_CUDA)
       add_library(norm_${room} SHARED ${ARG_SOURCES})
       install(TARGETS norm_${room} COMPONENT normd)
     else()

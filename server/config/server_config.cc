@@ -14,6 +14,7 @@
 #include "absl/types/optional.h"
 #include "server/config/byte_size.h"
 #include "server/config/command_line.h"
+#include "server/transport/listen_address.h"
 
 namespace {
 
@@ -30,6 +31,30 @@ ABSL_FLAG(std::string, listen, "127.0.0.1:8470",
           "Address of the gRPC server, host:port; port 0 takes any free one.");
 ABSL_FLAG(std::string, metrics_listen, "127.0.0.1:8471",
           "Address of the Prometheus endpoint (/metrics), host:port; port 0 takes any free one.");
+ABSL_FLAG(
+    std::string, tls_cert, "",
+    "PEM file with the server's certificate and those that lead to its root: the gRPC port then "
+    "speaks TLS 1.2 or later alone. Read again when it changes, as all of these files.");
+ABSL_FLAG(std::string, tls_key, "", "PEM file with the key of --tls_cert.");
+ABSL_FLAG(
+    std::string, tls_client_ca, "",
+    "PEM file with certificates of authorities: every client must show a certificate of one.");
+ABSL_FLAG(std::string, data_tokens, "",
+          "File of bearer tokens, one a line, that give access to NormalizationService.");
+ABSL_FLAG(std::string, admin_tokens, "",
+          "File of bearer tokens that give access to every other service but grpc.health.v1.");
+ABSL_FLAG(std::string, data_clients, "",
+          "File of names, one a line: clients whose certificate has one of them (common name or "
+          "subject alternative name) have access to NormalizationService.");
+ABSL_FLAG(std::string, admin_clients, "", "The same for every other service but grpc.health.v1.");
+ABSL_FLAG(
+    bool, insecure, false,
+    "Listen without TLS although other machines can reach the address: whoever sees the traffic "
+    "sees tensors and tokens.");
+ABSL_FLAG(
+    bool, record_metrics, true,
+    "Count and time what requests do. Without it those metrics and GetStatistics stand still, "
+    "to see what recording costs.");
 ABSL_FLAG(std::string, port_file, "",
           "File to write once the server is ready, for scripts: lines grpc=host:port and "
           "metrics=host:port.");
@@ -85,6 +110,11 @@ ABSL_FLAG(ByteSize, max_batch_bytes, ByteSize{64 * kMiB},
           "Bytes of requests that are merged into one launch.");
 ABSL_FLAG(ByteSize, pinned_pool_bytes, ByteSize{4 * kGiB},
           "Host staging memory of one device (pinned for a GPU); one batch may take half of it.");
+ABSL_FLAG(
+    ByteSize, prewarm_bytes, ByteSize{64 * kMiB},
+    "Requests of up to so many bytes of inputs, and of outputs, find their memory on a GPU and "
+    "beside it made before the server is ready, as far as half of each pool goes; making it "
+    "later stops all others meanwhile.");
 ABSL_FLAG(absl::optional<ByteSize>, device_pool_bytes, absl::nullopt,
           "Pooled memory on one GPU; three quarters of what is free at start when not given.");
 ABSL_FLAG(absl::Duration, min_client_ping_interval, absl::Seconds(5),
@@ -171,6 +201,42 @@ class Checker {
   absl::Status status_;
 };
 
+/// Files and whether each can do what it is for; and that nobody is served unencrypted by accident.
+SecurityOptions ReadSecurity(const std::string& listen, Checker& check) {
+  SecurityOptions security;
+  security.tls_cert = absl::GetFlag(FLAGS_tls_cert);
+  security.tls_key = absl::GetFlag(FLAGS_tls_key);
+  security.tls_client_ca = absl::GetFlag(FLAGS_tls_client_ca);
+  security.data_tokens = absl::GetFlag(FLAGS_data_tokens);
+  security.admin_tokens = absl::GetFlag(FLAGS_admin_tokens);
+  security.data_clients = absl::GetFlag(FLAGS_data_clients);
+  security.admin_clients = absl::GetFlag(FLAGS_admin_clients);
+  const auto needs = [&check](absl::string_view flag, const std::string& value,
+                              absl::string_view other, const std::string& other_value) {
+    if (!value.empty() && other_value.empty()) {
+      check.Fail(flag, absl::StrCat("needs --", other), absl::StrCat("'", value, "' alone"));
+    }
+  };
+  needs("tls_cert", security.tls_cert, "tls_key", security.tls_key);
+  needs("tls_key", security.tls_key, "tls_cert", security.tls_cert);
+  needs("tls_client_ca", security.tls_client_ca, "tls_cert", security.tls_cert);
+  needs("data_clients", security.data_clients, "tls_client_ca", security.tls_client_ca);
+  needs("admin_clients", security.admin_clients, "tls_client_ca", security.tls_client_ca);
+
+  const bool insecure = absl::GetFlag(FLAGS_insecure);
+  if (insecure && security.tls()) {
+    check.Fail("insecure", "cannot be said together with --tls_cert", "both");
+  }
+  if (!insecure && !security.tls() && ReachesBeyondLoopback(listen)) {
+    check.Fail(
+        "listen",
+        "must be a loopback address unless --tls_cert and --tls_key are given, or --insecure "
+        "for plaintext",
+        absl::StrCat("'", listen, "'"));
+  }
+  return security;
+}
+
 constexpr int64_t kMaxCount = 1'000'000;
 constexpr int64_t kMaxProcesses = 64;
 constexpr int64_t kMaxPool = int64_t{1} << 46;
@@ -184,7 +250,9 @@ absl::StatusOr<ServerConfig> ReadServerConfig() {
   ServerConfig config;
   GrpcServerOptions& grpc = config.grpc;
   grpc.listen = check.Address("listen", absl::GetFlag(FLAGS_listen));
+  grpc.security = ReadSecurity(grpc.listen, check);
   config.metrics_listen = check.Address("metrics_listen", absl::GetFlag(FLAGS_metrics_listen));
+  config.record_metrics = absl::GetFlag(FLAGS_record_metrics);
   config.port_file = absl::GetFlag(FLAGS_port_file);
   config.processes =
       static_cast<int>(check.Range("processes", absl::GetFlag(FLAGS_processes), 0, kMaxProcesses));
@@ -201,6 +269,8 @@ absl::StatusOr<ServerConfig> ReadServerConfig() {
       static_cast<int>(check.Range("slots", absl::GetFlag(FLAGS_slots), 1, 64));
   device.cpu_memory_bytes = device.pinned_memory_bytes =
       check.Size("pinned_pool_bytes", absl::GetFlag(FLAGS_pinned_pool_bytes), kMiB, kMaxPool);
+  device.prewarm_bytes =
+      check.Size("prewarm_bytes", absl::GetFlag(FLAGS_prewarm_bytes), 0, kMaxPool);
   if (const auto size = absl::GetFlag(FLAGS_device_pool_bytes); size.has_value()) {
     device.device_memory_bytes = check.Size("device_pool_bytes", *size, kMiB, kMaxPool);
   }

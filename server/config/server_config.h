@@ -20,6 +20,7 @@ struct ServerConfig {
   DeviceOptions device_options;
   LogOptions log;
   std::string metrics_listen;
+  bool record_metrics = true;
   std::string port_file;  // empty: none is written
   int processes = 1;      // that share grpc.listen; 0: one for each GPU
 };

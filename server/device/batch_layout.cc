@@ -163,6 +163,30 @@ void AddSegments(std::byte* input_slab, std::byte* output_slab, BatchLayout& lay
   call.GroupAlike();
 }
 
+void MakeUnplacedCall(const NormProblem& problem, KernelCall& call) {
+  BatchSegment segment;
+  segment.problem = problem;
+  if (problem.op == Op::kBatchNorm) {
+    segment.problem.batch_norm_shape = LaunchShape(problem);
+  }
+  Place(segment.problem, problem.inputs, 0, segment.inputs);
+  Place(segment.problem, problem.outputs, 0, segment.outputs);
+  // Slabs that are no memory and do not overlap.
+  const auto slab = [](uintptr_t number) { return reinterpret_cast<std::byte*>(number << 60); };
+  call.Clear();
+  (void)call.Add(segment.problem, PointInto(segment, slab(1), slab(2)));
+}
+
+int64_t OutputSlabBytes(const NormProblem& problem) {
+  std::array<TensorPlace, kTensorRoleCount> places;
+  return Place(problem, problem.outputs, 0, places);
+}
+
+const JobMemory* BroughtMemory(const Batch& batch) {
+  const JobMemory& memory = batch.jobs.front()->memory;
+  return batch.jobs.size() == 1 && memory.outputs != nullptr ? &memory : nullptr;
+}
+
 void FillResults(const BatchLayout& layout, const std::shared_ptr<std::byte>& output_slab,
                  Batch& batch) {
   batch.results.resize(batch.jobs.size());

@@ -68,6 +68,15 @@ TensorPointers PointInto(const BatchSegment& segment, std::byte* input_slab, std
 void AddSegments(std::byte* input_slab, std::byte* output_slab, BatchLayout& layout,
                  KernelCall& call, const Job* in_place = nullptr);
 
+/// Makes `call` of the problem alone, laid out as a batch of it would be, with its tensors nowhere:
+/// for what depends on sizes and alignments. Empty where the kernels refuse it.
+void MakeUnplacedCall(const NormProblem& problem, KernelCall& call);
+/// Of the output slab of a batch that is this problem alone.
+int64_t OutputSlabBytes(const NormProblem& problem);
+
+/// The memory that the batch's only job brings, or null.
+const JobMemory* BroughtMemory(const Batch& batch);
+
 /// Gives each job the status of its segment and of CheckInputSizes and, where both are OK, its
 /// slices of the output slab, which lives while any of them does.
 void FillResults(const BatchLayout& layout, const std::shared_ptr<std::byte>& output_slab,

@@ -22,6 +22,8 @@ void RecordBatch(const BatchLayout& layout, const BatchTimes& times, int device_
   record.requests = static_cast<int64_t>(batch.jobs.size());
   record.rows = layout.rows();
   record.kernel_bytes = layout.problem_bytes();
+  record.input_bytes = layout.input_bytes;
+  record.output_bytes = layout.output_bytes;
   record.kernel_time = times.kernel;
   metrics.RecordExecution(record);
 }

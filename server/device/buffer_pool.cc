@@ -150,7 +150,7 @@ class BufferPool::Core : public std::enable_shared_from_this<Core> {
   PoolUsage usage() const {
     // Two loads: a slab may be released and freed in between.
     const int64_t used = used_bytes_.load();
-    return {used, std::max<int64_t>(0, total_bytes_.load() - used)};
+    return {used, std::max<int64_t>(0, total_bytes_.load() - used), allocations_.load()};
   }
   int64_t budget_bytes() const { return budget_bytes_; }
 
@@ -243,6 +243,7 @@ class BufferPool::Core : public std::enable_shared_from_this<Core> {
   }
 
   absl::StatusOr<std::shared_ptr<std::byte>> Allocate(int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_) {
+    allocations_.fetch_add(1);
     auto memory = source_(bytes);
     if (memory.ok()) {
       return memory;
@@ -278,6 +279,7 @@ class BufferPool::Core : public std::enable_shared_from_this<Core> {
   const UsageListener listener_;
   std::atomic<int64_t> used_bytes_{0};
   std::atomic<int64_t> total_bytes_{0};  // leased and free; raised only with mutex_ held
+  std::atomic<int64_t> allocations_{0};
   std::array<std::atomic<Slab*>, kClassCount> returned_{};
   std::mutex mutex_;
   std::array<std::vector<std::unique_ptr<Slab>>, kClassCount> free_ ABSL_GUARDED_BY(mutex_);
@@ -294,9 +296,16 @@ absl::StatusOr<std::shared_ptr<std::byte>> BufferPool::Lease(int64_t bytes) {
 
 void BufferPool::Prewarm(int64_t largest_bytes, int copies) {
   std::vector<std::shared_ptr<std::byte>> held;
-  for (int64_t bytes = ClassBytes(0); bytes <= largest_bytes; bytes *= 2) {
+  int64_t left_bytes = budget_bytes() / 2;
+  // A slab serves leases of more than half of it, and most tensors are a power of two, with some
+  // parameters beside it: slabs of a quarter more than each power of two serve every size.
+  int64_t bytes = 0;
+  for (int size_class = 1; bytes < largest_bytes + largest_bytes / 4;
+       size_class += kStepsPerOctave) {
+    bytes = ClassBytes(size_class);
     for (int i = 0; i < copies; ++i) {
-      auto lease = Lease(bytes);
+      left_bytes -= bytes;
+      auto lease = left_bytes < 0 ? absl::UnavailableError("half of the budget") : Lease(bytes);
       if (!lease.ok()) {
         return;
       }

@@ -20,8 +20,9 @@ inline constexpr int64_t kSlabAlignment = 256;
 MemorySource HostMemory();
 
 struct PoolUsage {
-  int64_t used_bytes = 0;  // of leased slabs
-  int64_t free_bytes = 0;  // of slabs kept for the next lease
+  int64_t used_bytes = 0;   // of leased slabs
+  int64_t free_bytes = 0;   // of slabs kept for the next lease
+  int64_t allocations = 0;  // of the source, since the pool was made: leases that found no slab
 };
 
 /// Size of the slab that serves a request: powers of two from 4 KiB with three steps between, so at
@@ -52,8 +53,9 @@ class BufferPool {
   ///         UNAVAILABLE when leased slabs leave no room now.
   absl::StatusOr<std::shared_ptr<std::byte>> Lease(int64_t bytes);
 
-  /// Allocates `copies` free slabs of each power of two up to `largest_bytes`, so that early leases
-  /// of these sizes find one. Stops where the budget or the source does.
+  /// Allocates free slabs, so that `copies` leases at once of any one size up to `largest_bytes`,
+  /// and a quarter more for what lies beside it, find one: the smallest first, up to half of the
+  /// budget, or where the source stops.
   void Prewarm(int64_t largest_bytes, int copies);
 
   PoolUsage usage() const;

@@ -9,7 +9,7 @@
 #include "server/device/batch_layout.h"
 #include "server/device/batch_record.h"
 #include "server/device/cpu_kernel_call.h"
-#include "server/device/input_memory.h"
+#include "server/device/job_memory.h"
 #include "server/device/kernel_status.h"
 #include "server/scheduler/scheduler.h"
 
@@ -59,8 +59,15 @@ void CpuBatchExecutor::Start(std::unique_ptr<Batch> batch, BatchDone done) {
   has_work_.notify_one();
 }
 
-absl::StatusOr<InputMemory> CpuBatchExecutor::LeaseInput(int64_t bytes) {
-  return LeaseInputFrom(pool_, bytes);
+int64_t CpuBatchExecutor::WorkspaceBytes(const NormProblem& problem) const {
+  KernelCall call;
+  MakeUnplacedCall(problem, call);
+  return call.empty() ? 0 : static_cast<int64_t>(CpuWorkspaceBytes(call));
+}
+
+absl::StatusOr<JobMemory> CpuBatchExecutor::LeaseMemory(const NormProblem& problem,
+                                                        int64_t input_bytes) {
+  return LeaseJobMemory(pool_, {input_bytes, OutputSlabBytes(problem), WorkspaceBytes(problem)});
 }
 
 void CpuBatchExecutor::Run(std::unique_ptr<Batch> batch, BatchDone done) {
@@ -138,23 +145,35 @@ absl::Status CpuBatchExecutor::Compute(Batch& batch, Scratch& scratch) {
   const Job* in_place = batch.jobs.size() == 1 && CheckInputSizes(*batch.jobs.front()).ok()
                             ? batch.jobs.front().get()
                             : nullptr;
-  auto input = pool_.Lease(in_place != nullptr ? layout.gathered_bytes : layout.input_bytes);
-  if (!input.ok()) {
-    return input.status();
-  }
-  auto output = pool_.Lease(layout.output_bytes);
-  if (!output.ok()) {
-    return output.status();
-  }
-  AddSegments(input->get(), output->get(), layout, scratch.call, in_place);
-  const size_t workspace_bytes = scratch.call.empty() ? 0 : CpuWorkspaceBytes(scratch.call);
-  std::shared_ptr<std::byte> workspace;
-  if (workspace_bytes > 0) {
-    auto lease = pool_.Lease(static_cast<int64_t>(workspace_bytes));
-    if (!lease.ok()) {
-      return lease.status();
+  // What a job brings is used first.
+  const JobMemory* const brought = BroughtMemory(batch);
+  JobMemory memory = brought != nullptr ? *brought : JobMemory();
+  const int64_t gathered_bytes = in_place != nullptr ? layout.gathered_bytes : layout.input_bytes;
+  const auto lease = [this](int64_t bytes, std::shared_ptr<std::byte>& part) {
+    auto leased = pool_.Lease(bytes);
+    if (!leased.ok()) {
+      return leased.status();
     }
-    workspace = *std::move(lease);
+    part = *std::move(leased);
+    return absl::OkStatus();
+  };
+  absl::Status status;
+  if (memory.inputs == nullptr || gathered_bytes > 0) {
+    status = lease(gathered_bytes, memory.inputs);
+  }
+  if (status.ok() && memory.outputs == nullptr) {
+    status = lease(layout.output_bytes, memory.outputs);
+  }
+  if (!status.ok()) {
+    return status;
+  }
+  AddSegments(memory.inputs.get(), memory.outputs.get(), layout, scratch.call, in_place);
+  const size_t workspace_bytes = scratch.call.empty() ? 0 : CpuWorkspaceBytes(scratch.call);
+  if (workspace_bytes > 0 && memory.workspace == nullptr) {
+    status = lease(static_cast<int64_t>(workspace_bytes), memory.workspace);
+    if (!status.ok()) {
+      return status;
+    }
   }
 
   PlanGather(batch, layout, {.direct = in_place != nullptr}, scratch.plan);
@@ -162,21 +181,21 @@ absl::Status CpuBatchExecutor::Compute(Batch& batch, Scratch& scratch) {
   threads.Run(static_cast<int64_t>(scratch.plan.pieces.size()), [&](int64_t i) {
     const CopyPiece& piece = scratch.plan.pieces[static_cast<size_t>(i)];
     if (!piece.direct) {
-      std::memcpy(input->get() + piece.to, piece.from.data(), piece.from.size());
+      std::memcpy(memory.inputs.get() + piece.to, piece.from.data(), piece.from.size());
     }
   });
   const auto gathered = SteadyClock::now();
 
   if (!scratch.call.empty()) {
-    const Status status =
-        RunOnCpu(scratch.call, Workspace{workspace.get(), workspace_bytes}, threads);
-    if (!status.ok()) {
-      return ToAbslStatus(status);
+    const Status run =
+        RunOnCpu(scratch.call, Workspace{memory.workspace.get(), workspace_bytes}, threads);
+    if (!run.ok()) {
+      return ToAbslStatus(run);
     }
   }
   const BatchTimes times{Between(start, gathered), Between(gathered, SteadyClock::now()),
                          absl::ZeroDuration()};
-  FillResults(layout, *output, batch);
+  FillResults(layout, memory.outputs, batch);
   RecordBatch(layout, times, options_.device_index, batch, metrics_);
   return absl::OkStatus();
 }

@@ -54,7 +54,8 @@ class CpuBatchExecutor final : public BatchExecutor {
   int slots() const override { return options_.slots; }
   bool healthy() const override { return true; }
   int64_t max_batch_bytes() const override { return options_.memory_budget_bytes / 2; }
-  absl::StatusOr<InputMemory> LeaseInput(int64_t bytes) override;
+  int64_t WorkspaceBytes(const NormProblem& problem) const override;
+  absl::StatusOr<JobMemory> LeaseMemory(const NormProblem& problem, int64_t input_bytes) override;
   void Start(std::unique_ptr<Batch> batch, BatchDone done) override ABSL_LOCKS_EXCLUDED(mutex_);
   void Run(std::unique_ptr<Batch> batch, BatchDone done) override ABSL_LOCKS_EXCLUDED(mutex_);
 

@@ -8,7 +8,10 @@
 #include "norm/cuda/cuda_status.h"
 #include "norm/cuda/device_guard.h"
 #include "server/device/batch_record.h"
+#include "server/device/cuda_error_kind.h"
+#include "server/device/cuda_kernel_call.h"
 #include "server/device/cuda_memory.h"
+#include "server/device/cuda_warm_up.h"
 #include "server/device/kernel_status.h"
 #include "server/scheduler/scheduler.h"
 
@@ -36,8 +39,16 @@ absl::StatusOr<std::unique_ptr<CudaBatchExecutor>> CudaBatchExecutor::Create(
                                                      executor->copier_, options.ways}));
   }
   // An input and an output for each slot.
-  executor->pinned_.Prewarm(options.prewarmed_bytes, 2 * options.slots);
-  executor->device_.Prewarm(options.prewarmed_bytes, 2 * options.slots);
+  executor->pinned_.Prewarm(options.prewarm_bytes, 2 * options.slots);
+  executor->device_.Prewarm(options.prewarm_bytes, 2 * options.slots);
+  for (const auto& slot : executor->slots_) {
+    const cuda::DeviceGuard device(options.ordinal);
+    const Status warm = device.status().ok() ? WarmUp(slot->flight) : device.status();
+    if (!warm.ok()) {
+      return ToAbslStatus(warm);
+    }
+  }
+  executor->warm_up_copied_bytes_ = executor->copier_.copied_bytes();
   for (const auto& slot : executor->slots_) {
     executor->idle_.push_back(slot.get());
   }
@@ -102,7 +113,9 @@ void CudaBatchExecutor::Run(std::unique_ptr<Batch> batch, BatchDone done) {
 
 CudaBatchExecutor::Slot* CudaBatchExecutor::Place(std::unique_ptr<Batch> batch, BatchDone done,
                                                   int64_t most_bytes) {
-  const bool small = BytesUpTo(*batch, most_bytes) <= most_bytes;
+  // Who brings memory must not end for want of device memory, and so may have to wait.
+  const bool small =
+      BytesUpTo(*batch, most_bytes) <= most_bytes && BroughtMemory(*batch) == nullptr;
   std::lock_guard lock(mutex_);
   if (idle_.empty()) {
     queue_.push_back({std::move(batch), std::move(done)});
@@ -138,6 +151,7 @@ void CudaBatchExecutor::RunSlot(Slot& slot) {
         return;
       }
       slot.assigned = false;
+      slot.may_wait = true;
     }
     LaunchWork(slot, device.status());
     Watch(slot);
@@ -183,11 +197,65 @@ void CudaBatchExecutor::Watch(Slot& slot) {
 
 absl::Status CudaBatchExecutor::Launch(Slot& slot) {
   const Batch& batch = *slot.work.batch;
-  if (absl::Status status = slot.flight.Prepare(batch, slot.alone); !status.ok()) {
-    return status;
+  absl::Status memory = slot.flight.Prepare(batch, slot.alone);
+  if (memory.ok()) {
+    memory = LeaseDeviceMemory(slot);
+  }
+  if (!memory.ok()) {
+    return memory;
   }
   const Status status = slot.flight.Enqueue(batch);
   return status.ok() ? absl::OkStatus() : Judge(status);
+}
+
+absl::Status CudaBatchExecutor::LeaseDeviceMemory(Slot& slot) {
+  {
+    std::lock_guard lock(memory_mutex_);
+    ++memory_holders_;
+  }
+  absl::Status status = slot.flight.LeaseDeviceMemory();
+  slot.has_device_memory = status.ok();
+  if (status.ok()) {
+    return status;
+  }
+  std::unique_lock lock(memory_mutex_);
+  EndHolding();
+  // Those that hold memory are in flight and end by themselves. Whoever waits has none: a part of
+  // what it needs could be what another waits for.
+  while (absl::IsUnavailable(status) && slot.may_wait) {
+    status = slot.flight.LeaseDeviceMemory();
+    if (!absl::IsUnavailable(status) || memory_holders_ == 0) {
+      break;
+    }
+    const int64_t seen = memory_releases_;
+    while (memory_releases_ == seen) {
+      memory_released_.wait(lock);
+    }
+  }
+  slot.has_device_memory = status.ok();
+  memory_holders_ += slot.has_device_memory ? 1 : 0;
+  return status;
+}
+
+void CudaBatchExecutor::EndHolding() {
+  --memory_holders_;
+  ++memory_releases_;
+  memory_released_.notify_all();
+}
+
+void CudaBatchExecutor::ReleaseMemory(Slot& slot) {
+  slot.flight.Release();
+  if (std::exchange(slot.has_device_memory, false)) {
+    std::lock_guard lock(memory_mutex_);
+    EndHolding();
+  }
+}
+
+int64_t CudaBatchExecutor::WorkspaceBytes(const NormProblem& problem) const {
+  const cuda::DeviceGuard device(options_.ordinal);
+  KernelCall call;
+  MakeUnplacedCall(problem, call);
+  return call.empty() || !device.status().ok() ? 0 : static_cast<int64_t>(CudaWorkspaceBytes(call));
 }
 
 void CudaBatchExecutor::RunCompletions() {
@@ -281,7 +349,8 @@ void CudaBatchExecutor::Fail(Slot& slot, absl::Status status) {
 void CudaBatchExecutor::HandBack(Slot& slot) {
   Work work = std::move(slot.work);
   metrics_.AddSlotBusy(options_.device_index, absl::FromChrono(SteadyClock::now() - slot.start));
-  slot.flight.Release();
+  ReleaseMemory(slot);
+  slot.may_wait = false;
   {
     std::lock_guard lock(mutex_);
     if (queue_.empty()) {
@@ -307,7 +376,7 @@ void CudaBatchExecutor::WakeAll() {
 absl::Status CudaBatchExecutor::Judge(const Status& status) {
   const bool sticky = cuda::IsSticky(status);
   if (status.code() == StatusCode::kCuda || status.code() == StatusCode::kOutOfMemory) {
-    metrics_.RecordCudaError(sticky);
+    metrics_.RecordCudaError(CudaErrorKindOf(status));
   }
   if (sticky && lost_.exchange(true)) {
     return LostError();

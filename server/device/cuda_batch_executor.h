@@ -19,7 +19,7 @@
 #include "server/device/buffer_pool.h"
 #include "server/device/cuda_flight.h"
 #include "server/device/host_copier.h"
-#include "server/device/input_memory.h"
+#include "server/device/job_memory.h"
 #include "server/observability/metrics.h"
 #include "server/scheduler/batch_executor.h"
 
@@ -35,9 +35,10 @@ struct CudaBatchExecutorOptions {
   // pinned memory, results that are still being sent.
   int64_t pinned_budget_bytes = int64_t{2} << 30;
   int64_t device_budget_bytes = int64_t{8} << 30;
-  // Slabs of each power of two up to this lie ready before the first batch, two per slot. To allocate
-  // pinned memory holds up every other CUDA call: 64 MiB were seen to take 40 ms.
-  int64_t prewarmed_bytes = int64_t{1} << 20;
+  // Requests of up to so many bytes of inputs, and of outputs, find their memory made before Create
+  // returns, as far as half of each budget goes. Making 64 MiB of pinned memory stops the work of
+  // all others for 40 ms and more.
+  int64_t prewarm_bytes = int64_t{64} << 20;
   // Threads that share the gathering of large batches with the slots' own.
   int copy_helpers = 4;
   // Batches of at most these inputs and outputs are launched by the thread that starts them while
@@ -63,7 +64,8 @@ struct CudaBatchExecutorOptions {
 ///            through an idle device in slices (CudaWays). One thread per GPU polls for the end of
 ///            the batches in flight and calls `done`; Run's caller does that first for its own.
 /// Memory:    device memory and pinned inputs return to their pools before `done`; pinned outputs
-///            when the last copy of their owner goes. No allocation while sizes repeat, no
+///            when the last copy of their owner goes. A batch on a slot's thread waits for device
+///            memory that others in flight hold. No allocation while sizes repeat, no
 ///            device-wide synchronization.
 /// Errors:    out of memory is RESOURCE_EXHAUSTED, a refused call INTERNAL, both for that batch
 ///            alone. An error that poisons the context makes the device unhealthy for good: the
@@ -73,6 +75,8 @@ struct CudaBatchExecutorOptions {
 /// Threads:   safe.
 class CudaBatchExecutor final : public BatchExecutor {
  public:
+  /// Makes memory of the pools and runs every op once, so that the first requests take as long as
+  /// later ones.
   static absl::StatusOr<std::unique_ptr<CudaBatchExecutor>> Create(
       const CudaBatchExecutorOptions& options, Metrics& metrics);
   ~CudaBatchExecutor() override;
@@ -85,8 +89,9 @@ class CudaBatchExecutor final : public BatchExecutor {
   int64_t max_batch_bytes() const override {
     return std::min(options_.pinned_budget_bytes, options_.device_budget_bytes) / 2;
   }
-  absl::StatusOr<InputMemory> LeaseInput(int64_t bytes) override {
-    return LeaseInputFrom(pinned_, bytes);
+  int64_t WorkspaceBytes(const NormProblem& problem) const override;
+  absl::StatusOr<JobMemory> LeaseMemory(const NormProblem& problem, int64_t input_bytes) override {
+    return LeaseJobMemory(pinned_, {input_bytes, OutputSlabBytes(problem)});
   }
   void Start(std::unique_ptr<Batch> batch, BatchDone done) override ABSL_LOCKS_EXCLUDED(mutex_);
   void Run(std::unique_ptr<Batch> batch, BatchDone done) override ABSL_LOCKS_EXCLUDED(mutex_);
@@ -94,7 +99,7 @@ class CudaBatchExecutor final : public BatchExecutor {
   PoolUsage pinned_usage() const { return pinned_.usage(); }
   PoolUsage device_usage() const { return device_.usage(); }
   /// Bytes that this host's threads copied from requests; results are not copied.
-  int64_t host_copied_bytes() const { return copier_.copied_bytes(); }
+  int64_t host_copied_bytes() const { return copier_.copied_bytes() - warm_up_copied_bytes_; }
 
  private:
   struct Work {
@@ -113,6 +118,8 @@ class CudaBatchExecutor final : public BatchExecutor {
     std::condition_variable wakeup;  // assigned, or the executor stops
     bool assigned = false;           // guarded by mutex_: its thread is to run `work`
     bool alone = false;              // no other slot was busy when it got `work`
+    bool may_wait = false;           // on its own thread
+    bool has_device_memory = false;  // counted in memory_holders_
   };
 
   CudaBatchExecutor(const CudaBatchExecutorOptions& options, Metrics& metrics);
@@ -132,6 +139,11 @@ class CudaBatchExecutor final : public BatchExecutor {
   void RunCompletions() ABSL_LOCKS_EXCLUDED(mutex_);
   /// Everything up to the last enqueued copy.
   absl::Status Launch(Slot& slot);
+  /// The flight's device memory, once others have given back what it lacks; UNAVAILABLE when none
+  /// hold any.
+  absl::Status LeaseDeviceMemory(Slot& slot) ABSL_LOCKS_EXCLUDED(memory_mutex_);
+  void EndHolding() ABSL_EXCLUSIVE_LOCKS_REQUIRED(memory_mutex_);
+  void ReleaseMemory(Slot& slot) ABSL_LOCKS_EXCLUDED(memory_mutex_);
   /// Whether the batch in the slot is over, well or not.
   Result<bool> IsOver(const Slot& slot) const;
   /// Hands back the batch of a slot that is over, as IsOver said.
@@ -151,6 +163,7 @@ class CudaBatchExecutor final : public BatchExecutor {
   BufferPool pinned_;
   BufferPool device_;
   HostCopier copier_;
+  int64_t warm_up_copied_bytes_ = 0;  // set by Create
   std::atomic<bool> lost_{false};
 
   std::mutex mutex_;
@@ -160,6 +173,12 @@ class CudaBatchExecutor final : public BatchExecutor {
   std::vector<Slot*> in_flight_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool completions_stopping_ ABSL_GUARDED_BY(mutex_) = false;
+
+  std::mutex memory_mutex_;
+  std::condition_variable memory_released_;
+  int64_t memory_holders_ ABSL_GUARDED_BY(memory_mutex_) =
+      0;  // flights that may have device memory
+  int64_t memory_releases_ ABSL_GUARDED_BY(memory_mutex_) = 0;
 
   std::atomic<size_t> flights_{0};  // size of in_flight_, for a look without the lock
   std::vector<std::unique_ptr<Slot>> slots_;

@@ -2,14 +2,17 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <memory>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "norm/cuda/device_info.h"
 #include "server/device/cuda_batch_executor.h"
 #include "server/device/cuda_copy_bandwidth.h"
 #include "server/device/kernel_status.h"
+#include "server/device/nvml_device.h"
 
 namespace norm::server {
 
@@ -23,6 +26,7 @@ FoundDevices FindCudaDevices() {
   // Read by the driver when it is first used. Lazy loading would load each kernel during the first
   // request that needs it, waiting for the work of all others.
   setenv("CUDA_MODULE_LOADING", "EAGER", /*overwrite=*/0);
+  absl::Time start = absl::Now();
   const Result<int> count = cuda::DeviceCount();
   if (!count.ok()) {
     found.notes.push_back(count.status().message());
@@ -47,6 +51,7 @@ FoundDevices FindCudaDevices() {
     device.memory_bytes = info.value().memory_bytes;
     device.compute_capability = info.value().compute_major * 10 + info.value().compute_minor;
     device.multiprocessors = info.value().sm_count;
+    device.start_up = absl::Now() - std::exchange(start, absl::Now());
     found.devices.push_back(std::move(device));
   }
   return found;
@@ -69,8 +74,7 @@ absl::StatusOr<std::unique_ptr<BatchExecutor>> MakeCudaExecutor(const DeviceFact
   cuda.copy_helpers =
       std::min(cuda.copy_helpers, static_cast<int>(std::thread::hardware_concurrency() / 4));
   cuda.pinned_budget_bytes = options.pinned_memory_bytes;
-  // All sizes together: a fifth of the budget at most.
-  cuda.prewarmed_bytes = std::min(int64_t{64} << 20, cuda.pinned_budget_bytes / 64);
+  cuda.prewarm_bytes = options.prewarm_bytes;
   if (options.device_memory_bytes.has_value()) {
     cuda.device_budget_bytes = *options.device_memory_bytes;
   } else {
@@ -79,6 +83,15 @@ absl::StatusOr<std::unique_ptr<BatchExecutor>> MakeCudaExecutor(const DeviceFact
       return ToAbslStatus(free.status());
     }
     cuda.device_budget_bytes = free.value() / 4 * 3;
+  }
+  metrics.SetDeviceLimits(device_index, {.slots = cuda.slots,
+                                         .pinned_pool_bytes = cuda.pinned_budget_bytes,
+                                         .device_pool_bytes = cuda.device_budget_bytes});
+  // A machine without the management library has no nv_gpu_ metrics.
+  if (const Result<cuda::DeviceInfo> info = cuda::QueryDevice(device.ordinal); info.ok()) {
+    if (auto card = std::make_shared<const NvmlDevice>(info.value().pci_bus_id); card->found()) {
+      metrics.SetGpuReader(card->uuid(), [card] { return card->Read(); });
+    }
   }
   return CudaBatchExecutor::Create(cuda, metrics);
 }

@@ -23,10 +23,11 @@ bool MaySlice(const BatchLayout& layout, const CudaWays& ways) {
 
 absl::Status CudaFlight::Lease(BufferPool& pool, int64_t bytes, std::shared_ptr<std::byte>& lease) {
   auto leased = pool.Lease(bytes);
-  if (leased.ok()) {
-    lease = *std::move(leased);
+  if (!leased.ok()) {
+    return leased.status();
   }
-  return leased.status();
+  lease = *std::move(leased);
+  return absl::OkStatus();
 }
 
 absl::Status CudaFlight::Prepare(const Batch& batch, bool alone) {
@@ -41,24 +42,41 @@ absl::Status CudaFlight::Prepare(const Batch& batch, bool alone) {
                 ? PlanRowSlices(layout_.segments[0].problem, resources_.ways.slice_bytes,
                                 CudaSlot::kMaxSlices)
                 : RowSlices();
-  absl::Status status = Lease(
-      resources_.pinned, copies_in() ? layout_.gathered_bytes : layout_.input_bytes, pinned_input_);
-  if (status.ok()) {
+  const int64_t gathered_bytes = copies_in() ? layout_.gathered_bytes : layout_.input_bytes;
+  if (const JobMemory* brought = BroughtMemory(batch); brought != nullptr) {
+    pinned_output_ = brought->outputs;
+    if (gathered_bytes == 0) {
+      pinned_input_ = brought->inputs;
+    }
+  }
+  absl::Status status;
+  if (pinned_input_ == nullptr) {
+    status = Lease(resources_.pinned, gathered_bytes, pinned_input_);
+  }
+  if (status.ok() && pinned_output_ == nullptr) {
     status = Lease(resources_.pinned, layout_.output_bytes, pinned_output_);
   }
-  if (status.ok() && copies_in()) {
+  return status;
+}
+
+absl::Status CudaFlight::LeaseDeviceMemory() {
+  absl::Status status;
+  if (copies_in()) {
     status = Lease(resources_.device, layout_.input_bytes, device_input_);
   }
   if (status.ok() && copies_out()) {
     status = Lease(resources_.device, layout_.output_bytes, device_output_);
   }
-  if (!status.ok()) {
-    return status;
+  if (status.ok()) {
+    // Unified addressing: kernels use the host's own address of pinned memory.
+    AddSegments(copies_in() ? device_input_.get() : pinned_input_.get(),
+                copies_out() ? device_output_.get() : pinned_output_.get(), layout_, call_);
+    status = LeaseWorkspace();
   }
-  // Unified addressing: kernels use the host's own address of pinned memory.
-  AddSegments(copies_in() ? device_input_.get() : pinned_input_.get(),
-              copies_out() ? device_output_.get() : pinned_output_.get(), layout_, call_);
-  return LeaseWorkspace();
+  if (!status.ok()) {
+    ReleaseDeviceMemory();
+  }
+  return status;
 }
 
 absl::Status CudaFlight::LeaseWorkspace() {
@@ -207,18 +225,23 @@ TensorPointers CudaFlight::PointToSlice(int slice) const {
 }
 
 Result<BatchTimes> CudaFlight::Finish(Batch& batch) {
-  const Result<BatchTimes> times = slot_.Times();
+  Result<BatchTimes> times = slot_.Times();
   if (times.ok()) {
     FillResults(layout_, pinned_output_, batch);
   }
   return times;
 }
 
-void CudaFlight::Release() {
-  for (auto* lease :
-       {&pinned_input_, &pinned_output_, &device_input_, &device_output_, &device_workspace_}) {
+void CudaFlight::ReleaseDeviceMemory() {
+  for (auto* lease : {&device_input_, &device_output_, &device_workspace_}) {
     lease->reset();
   }
+}
+
+void CudaFlight::Release() {
+  pinned_input_.reset();
+  pinned_output_.reset();
+  ReleaseDeviceMemory();
 }
 
 }  // namespace norm::server

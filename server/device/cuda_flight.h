@@ -43,7 +43,7 @@ struct CudaFlightResources {
   CudaWays ways;
 };
 
-/// Use:       Prepare, Enqueue, then IsDone until it says so, Finish, Release; after an error of any
+/// Use:       Prepare, LeaseDeviceMemory, Enqueue, then IsDone until it says so, Finish, Release; after an error of any
 ///            of them Synchronize and Release. Scratch memory is kept for the next batch.
 /// Threads:   one at a time; the slot's device must be current.
 class CudaFlight {
@@ -51,9 +51,12 @@ class CudaFlight {
   CudaFlight(CudaSlot slot, const CudaFlightResources& resources)
       : slot_(std::move(slot)), resources_(resources) {}
 
-  /// Lays the batch out and leases its memory. RESOURCE_EXHAUSTED or UNAVAILABLE as the pools say.
-  /// `alone`: whether no other batch is in flight.
+  /// Lays the batch out and leases its pinned memory, but for what its job brings.
+  /// RESOURCE_EXHAUSTED or UNAVAILABLE as the pool says. `alone`: whether no other batch is in
+  /// flight.
   absl::Status Prepare(const Batch& batch, bool alone);
+  /// After Prepare: all that it needs or, with the errors of the pool, none. May be tried again.
+  absl::Status LeaseDeviceMemory();
   /// Everything up to the last copy out; the batch's inputs are no longer needed on return, but
   /// for page-locked ones.
   Status Enqueue(const Batch& batch);
@@ -72,6 +75,7 @@ class CudaFlight {
 
   static absl::Status Lease(BufferPool& pool, int64_t bytes, std::shared_ptr<std::byte>& lease);
   absl::Status LeaseWorkspace();
+  void ReleaseDeviceMemory();
   bool sliced() const { return slices_.count > 1; }
   bool copies_in() const { return way_ != Way::kMapped; }
   bool copies_out() const { return way_ == Way::kStaged; }

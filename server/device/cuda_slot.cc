@@ -113,9 +113,9 @@ Result<BatchTimes> CudaSlot::Times() const {
 
 Status CudaSlot::Synchronize() const {
   // All three before the first error: none of them may still use the batch's memory.
-  const Status copied_in = copy_in_.view().Synchronize();
-  const Status computed = compute_.view().Synchronize();
-  const Status copied_out = copy_out_.view().Synchronize();
+  Status copied_in = copy_in_.view().Synchronize();
+  Status computed = compute_.view().Synchronize();
+  Status copied_out = copy_out_.view().Synchronize();
   NORM_RETURN_IF_ERROR(copied_in);
   NORM_RETURN_IF_ERROR(computed);
   return copied_out;

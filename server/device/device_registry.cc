@@ -4,8 +4,10 @@
 #include <thread>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
 #include "server/device/copy_bandwidth.h"
 #include "server/device/cpu_batch_executor.h"
 #include "server/device/cuda_devices.h"
@@ -52,6 +54,10 @@ absl::StatusOr<FoundDevices> FindDevices(DeviceSelection selection) {
     }
   }
   if (found.devices.empty()) {
+    if (selection == DeviceSelection::kAuto) {
+      found.notes.push_back(
+          "no usable GPU: the CPU backend serves (a container needs --gpus all or the like)");
+    }
     found.devices.push_back(DescribeCpu());
   }
   return found;
@@ -62,6 +68,10 @@ absl::StatusOr<std::unique_ptr<DeviceRegistry>> DeviceRegistry::Create(
   auto registry = std::make_unique<DeviceRegistry>();
   for (size_t i = 0; i < devices.size(); ++i) {
     const auto index = static_cast<int>(i);
+    const absl::Time start = absl::Now();
+    const absl::Cleanup note_time = [&facts = devices[i], start] {
+      facts.start_up += absl::Now() - start;
+    };
     if (devices[i].kind == DeviceKind::kCuda) {
       auto executor = MakeCudaExecutor(devices[i], index, options, metrics);
       if (!executor.ok()) {
@@ -78,6 +88,8 @@ absl::StatusOr<std::unique_ptr<DeviceRegistry>> DeviceRegistry::Create(
     cpu.kernel_threads = options.cpu_threads.value_or(MachineThreads());
     cpu.memory_budget_bytes = options.cpu_memory_bytes;
     metrics.SetDeviceCopyBandwidth(index, MeasureHostCopyBandwidth(cpu.kernel_threads));
+    metrics.SetDeviceLimits(index,
+                            {.slots = cpu.slots, .pinned_pool_bytes = cpu.memory_budget_bytes});
     registry->executors_.push_back(std::make_unique<CpuBatchExecutor>(std::move(cpu), metrics));
   }
   registry->devices_ = std::move(devices);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "server/observability/metrics.h"
 #include "server/scheduler/batch_executor.h"
 
@@ -26,6 +27,9 @@ struct DeviceFacts {
   int64_t memory_bytes = 0;    // of the GPU; 0 for the CPU
   int compute_capability = 0;  // 90 for sm_90; 0 for the CPU
   int multiprocessors = 0;     // or CPU threads
+  // From the first look at it until its executor takes batches. The first GPU's has the driver's
+  // own start, each GPU's its context with all kernels, pinned memory and the first launches.
+  absl::Duration start_up;
 };
 
 struct FoundDevices {
@@ -48,6 +52,7 @@ struct DeviceOptions {
   int cuda_slots = 3;
   int64_t pinned_memory_bytes = int64_t{2} << 30;  // per GPU
   std::optional<int64_t> device_memory_bytes;  // per GPU; three quarters of what is free if absent
+  int64_t prewarm_bytes = int64_t{64} << 20;   // of a GPU's requests: CudaBatchExecutorOptions
   int cpu_slots = 2;
   std::optional<int> cpu_threads;  // of one large kernel; all of the machine if absent
   int64_t cpu_memory_bytes = int64_t{2} << 30;

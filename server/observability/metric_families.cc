@@ -1,14 +1,13 @@
 // Metrics::Impl::Collect: the counters as Prometheus families. Names and labels are those of the
 // README's metrics table.
-#include <unistd.h>
-
-#include <cstdio>
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "server/observability/metrics_impl.h"
+#include "server/observability/process_usage.h"
 
 namespace norm::server {
 namespace {
@@ -22,9 +21,11 @@ using Labels = std::vector<ClientMetric::Label>;
 constexpr const char* kStageNames[kStageCount] = {"decode",   "queue",  "copy_in", "kernel",
                                                   "copy_out", "encode", "send"};
 constexpr const char* kRejectNames[kRejectReasonCount] = {
-    "queue_full", "byte_budget", "too_large", "draining",    "no_device",
-    "invalid",    "displaced",   "deadline",  "unsent_bytes"};
+    "queue_full", "byte_budget", "too_large",    "draining",        "no_device",        "invalid",
+    "displaced",  "deadline",    "unsent_bytes", "unauthenticated", "permission_denied"};
 constexpr const char* kTransportNames[kTransportKindCount] = {"grpc"};
+constexpr const char* kCudaErrorNames[kCudaErrorKindCount] = {
+    "out_of_memory", "refused", "memory_fault", "kernel_fault", "hardware", "context_lost"};
 
 MetricFamily Family(std::string name, std::string help, MetricType type) {
   MetricFamily family;
@@ -55,9 +56,7 @@ void AddHistogram(MetricFamily& family, Labels labels, ClientMetric::Histogram h
   family.metric.push_back(std::move(metric));
 }
 
-double Value(const Counter& counter) {
-  return static_cast<double>(counter.load(std::memory_order_relaxed));
-}
+double Value(const Counter& counter) { return static_cast<double>(Read(counter)); }
 double Value(const Gauge& gauge) {
   return static_cast<double>(gauge.load(std::memory_order_relaxed));
 }
@@ -82,34 +81,31 @@ std::string CodeName(size_t index) {
   return index < kCountedCodes.size() ? absl::StatusCodeToString(kCountedCodes[index]) : "OTHER";
 }
 
-double ResidentBytes() {
-  long total = 0;
-  long resident = 0;
-  if (std::FILE* file = std::fopen("/proc/self/statm", "r")) {
-    if (std::fscanf(file, "%ld %ld", &total, &resident) != 2) resident = 0;
-    std::fclose(file);
-  }
-  return static_cast<double>(resident) * static_cast<double>(sysconf(_SC_PAGESIZE));
+/// What `of(shard)` points to, added up.
+template <typename T, typename Of>
+double Sum(const Sharded<T>& counters, Of of) {
+  return static_cast<double>(counters.Sum(of));
 }
 
 void CollectRequests(const Metrics::Impl& m, std::vector<MetricFamily>& out) {
   MetricFamily requests = Family(
       "normd_requests_total", "Requests ended, by computation and gRPC code", MetricType::Counter);
   ForEachKind([&](Op op, Direction direction, DType dtype) {
-    const auto& codes = m.requests[Metrics::Impl::KindIndex(op, direction, dtype)];
+    const size_t kind = Metrics::Impl::KindIndex(op, direction, dtype);
     for (size_t code = 0; code < kCodeSlots; ++code) {
       Labels labels = KindLabels(op, direction, dtype);
       labels.push_back({"code", CodeName(code)});
-      AddCounter(requests, std::move(labels), Value(codes[code]));
+      AddCounter(requests, std::move(labels),
+                 Sum(m.calls, [&](const auto& s) { return &s.requests[kind][code]; }));
     }
   });
-  for (int d = 0; d < kDirectionCount; ++d) {
+  for (size_t d = 0; d < kDirectionCount; ++d) {
     AddCounter(requests,
                {{"op", "unknown"},
                 {"direction", DirectionName(static_cast<Direction>(d))},
                 {"dtype", "unknown"},
                 {"code", "INVALID_ARGUMENT"}},
-               Value(m.malformed[static_cast<size_t>(d)]));
+               Sum(m.calls, [&](const auto& s) { return &s.malformed[d]; }));
   }
   out.push_back(std::move(requests));
 
@@ -119,10 +115,10 @@ void CollectRequests(const Metrics::Impl& m, std::vector<MetricFamily>& out) {
   for (int op = 0; op < kOpCount; ++op) {
     for (int d = 0; d < kDirectionCount; ++d) {
       const auto direction = static_cast<Direction>(d);
-      AddHistogram(
-          seconds, {{"op", OpName(static_cast<Op>(op))}, {"direction", DirectionName(direction)}},
-          m.request_seconds[Metrics::Impl::OpDirectionIndex(static_cast<Op>(op), direction)]
-              .Read());
+      const size_t i = Metrics::Impl::OpDirectionIndex(static_cast<Op>(op), direction);
+      AddHistogram(seconds,
+                   {{"op", OpName(static_cast<Op>(op))}, {"direction", DirectionName(direction)}},
+                   m.calls.SumHistogram([&](const auto& s) { return &s.request_seconds[i]; }));
     }
   }
   out.push_back(std::move(seconds));
@@ -139,33 +135,21 @@ void CollectStages(const Metrics::Impl& m, std::vector<MetricFamily>& out) {
              MetricType::Counter);
   for (size_t stage = 0; stage < kStageCount; ++stage) {
     const Labels labels = {{"stage", kStageNames[stage]}};
-    AddHistogram(seconds, labels, m.stage_seconds[stage].Read());
-    AddCounter(deadline, labels, Value(m.deadline_exceeded[stage]));
-    AddCounter(cancelled, labels, Value(m.cancelled[stage]));
+    AddHistogram(seconds, labels,
+                 m.calls.SumHistogram([&](const auto& s) { return &s.stage_seconds[stage]; }));
+    AddCounter(deadline, labels,
+               Sum(m.calls, [&](const auto& s) { return &s.deadline_exceeded[stage]; }));
+    AddCounter(cancelled, labels, Sum(m.calls, [&](const auto& s) { return &s.cancelled[stage]; }));
   }
   out.push_back(std::move(seconds));
   out.push_back(std::move(deadline));
   out.push_back(std::move(cancelled));
 }
 
-void CollectBatches(const Metrics::Impl& m, std::vector<MetricFamily>& out) {
-  MetricFamily requests =
-      Family("normd_batch_requests", "Requests in one launch", MetricType::Histogram);
-  AddHistogram(requests, {}, m.batch_requests.Read());
-  out.push_back(std::move(requests));
-  MetricFamily rows = Family("normd_batch_rows", "Rows in one launch", MetricType::Histogram);
-  AddHistogram(rows, {}, m.batch_rows.Read());
-  out.push_back(std::move(rows));
-  MetricFamily close = Family("normd_batch_close_total",
-                              "Launches by why the batch stopped growing", MetricType::Counter);
-  for (size_t i = 0; i < m.close_reasons.size(); ++i) {
-    AddCounter(close, {{"reason", m.close_reasons[i]}}, Value(m.batch_close[i]));
-  }
-  out.push_back(std::move(close));
-}
-
-void CollectDevices(const Metrics::Impl& m, std::vector<MetricFamily>& out) {
+void CollectKernels(const Metrics::Impl& m, std::vector<MetricFamily>& out) {
   MetricFamily executions = Family("normd_executions_total", "Launches", MetricType::Counter);
+  MetricFamily rows = Family("normd_rows_total", "Rows (channels of BatchNorm) that were computed",
+                             MetricType::Counter);
   MetricFamily bytes =
       Family("normd_kernel_bytes_total", "Bytes kernels had to move: each input and output once",
              MetricType::Counter);
@@ -174,47 +158,123 @@ void CollectDevices(const Metrics::Impl& m, std::vector<MetricFamily>& out) {
   MetricFamily ratio =
       Family("normd_kernel_bandwidth_ratio",
              "Achieved share of the device's measured copy bandwidth", MetricType::Histogram);
-  MetricFamily busy =
-      Family("normd_slot_busy_seconds_total", "Time executor slots were taken, summed over slots",
-             MetricType::Counter);
-  MetricFamily pinned =
-      Family("normd_pinned_pool_bytes", "Host staging memory of a device", MetricType::Gauge);
-  MetricFamily pool = Family("normd_device_pool_bytes", "Pooled device memory", MetricType::Gauge);
+  MetricFamily copy = Family("normd_device_copy_bandwidth_bytes_per_second",
+                             "What a copy in the device's memory moves, read and write counted, "
+                             "measured at start; 0 when it could not be measured",
+                             MetricType::Gauge);
   for (size_t i = 0; i < m.devices.size(); ++i) {
-    const DeviceCounters& device = *m.devices[i];
-    const ClientMetric::Label name = {"device", m.device_names[i]};
+    const DeviceMetrics& device = *m.devices[i];
+    const ClientMetric::Label name = {"device", m.options.device_names[i]};
     ForEachKind([&](Op op, Direction direction, DType dtype) {
       const size_t kind = Metrics::Impl::KindIndex(op, direction, dtype);
       Labels labels = KindLabels(op, direction, dtype);
       labels.push_back(name);
-      AddCounter(executions, labels, Value(device.executions[kind]));
-      AddCounter(bytes, labels, Value(device.kernel_bytes[kind]));
-      AddCounter(seconds, labels, Value(device.kernel_ns[kind]) * 1e-9);
+      AddCounter(executions, labels,
+                 Sum(device.batches, [&](const auto& b) { return &b.executions[kind]; }));
+      AddCounter(rows, labels, Sum(device.batches, [&](const auto& b) { return &b.rows[kind]; }));
+      AddCounter(bytes, labels,
+                 Sum(device.batches, [&](const auto& b) { return &b.kernel_bytes[kind]; }));
+      AddCounter(seconds, labels,
+                 Sum(device.batches, [&](const auto& b) { return &b.kernel_ns[kind]; }) * 1e-9);
     });
-    AddHistogram(ratio, {name}, device.bandwidth_ratio.Read());
-    AddCounter(busy, {name}, Value(device.slot_busy_ns) * 1e-9);
-    AddGauge(pinned, {name, {"state", "used"}}, Value(device.pinned_used));
-    AddGauge(pinned, {name, {"state", "free"}}, Value(device.pinned_free));
-    AddGauge(pool, {name, {"state", "used"}}, Value(device.pool_used));
-    AddGauge(pool, {name, {"state", "free"}}, Value(device.pool_free));
+    AddHistogram(ratio, {name},
+                 device.batches.SumHistogram([](const auto& b) { return &b.bandwidth_ratio; }));
+    AddGauge(copy, {name}, device.copy_bandwidth.load(std::memory_order_relaxed));
   }
-  for (MetricFamily* family : {&executions, &bytes, &seconds, &ratio, &busy, &pinned, &pool}) {
+  for (MetricFamily* family : {&executions, &rows, &bytes, &seconds, &ratio, &copy}) {
     out.push_back(std::move(*family));
   }
+}
+
+void CollectBatches(const Metrics::Impl& m, std::vector<MetricFamily>& out) {
+  MetricFamily requests =
+      Family("normd_batch_requests", "Requests in one launch", MetricType::Histogram);
+  MetricFamily rows = Family("normd_batch_rows", "Rows in one launch", MetricType::Histogram);
+  MetricFamily close = Family("normd_batch_close_total",
+                              "Launches by why the batch stopped growing", MetricType::Counter);
+  for (size_t i = 0; i < m.devices.size(); ++i) {
+    const DeviceMetrics& device = *m.devices[i];
+    const ClientMetric::Label name = {"device", m.options.device_names[i]};
+    AddHistogram(requests, {name},
+                 device.batches.SumHistogram([](const auto& b) { return &b.batch_requests; }));
+    AddHistogram(rows, {name},
+                 device.batches.SumHistogram([](const auto& b) { return &b.batch_rows; }));
+    for (size_t r = 0; r < std::min(m.options.close_reasons.size(), kMaxCloseReasons); ++r) {
+      AddCounter(close, {name, {"reason", m.options.close_reasons[r]}},
+                 Sum(device.batches, [&](const auto& b) { return &b.batch_close[r]; }));
+    }
+  }
+  for (MetricFamily* family : {&requests, &rows, &close}) out.push_back(std::move(*family));
+}
+
+/// A device without a pool of its own has no gauges of one, and no CUDA errors.
+void CollectDevices(const Metrics::Impl& m, std::vector<MetricFamily>& out) {
+  MetricFamily bytes =
+      Family("normd_device_bytes_total",
+             "Tensor bytes to and from a device, over PCIe where it is a GPU", MetricType::Counter);
+  MetricFamily busy =
+      Family("normd_slot_busy_seconds_total", "Time executor slots were taken, summed over slots",
+             MetricType::Counter);
+  MetricFamily slots =
+      Family("normd_slots", "Batches a device can hold at once", MetricType::Gauge);
+  MetricFamily pinned =
+      Family("normd_pinned_pool_bytes", "Host staging memory of a device", MetricType::Gauge);
+  MetricFamily pinned_limit = Family("normd_pinned_pool_limit_bytes",
+                                     "What used and free may reach together", MetricType::Gauge);
+  MetricFamily pool = Family("normd_device_pool_bytes", "Pooled device memory", MetricType::Gauge);
+  MetricFamily pool_limit = Family("normd_device_pool_limit_bytes",
+                                   "What used and free may reach together", MetricType::Gauge);
+  for (size_t i = 0; i < m.devices.size(); ++i) {
+    const DeviceMetrics& device = *m.devices[i];
+    const ClientMetric::Label name = {"device", m.options.device_names[i]};
+    AddCounter(bytes, {name, {"way", "in"}},
+               Sum(device.batches, [&](const auto& b) { return &b.bytes_in; }));
+    AddCounter(bytes, {name, {"way", "out"}},
+               Sum(device.batches, [&](const auto& b) { return &b.bytes_out; }));
+    AddCounter(busy, {name},
+               Sum(device.batches, [&](const auto& b) { return &b.slot_busy_ns; }) * 1e-9);
+    AddGauge(slots, {name}, Value(device.slots));
+    AddGauge(pinned, {name, {"state", "used"}}, Value(device.pinned_used));
+    AddGauge(pinned, {name, {"state", "free"}}, Value(device.pinned_free));
+    AddGauge(pinned_limit, {name}, Value(device.pinned_limit));
+    if (Value(device.pool_limit) == 0) continue;
+    AddGauge(pool, {name, {"state", "used"}}, Value(device.pool_used));
+    AddGauge(pool, {name, {"state", "free"}}, Value(device.pool_free));
+    AddGauge(pool_limit, {name}, Value(device.pool_limit));
+  }
+  for (MetricFamily* family : {&bytes, &busy, &slots, &pinned, &pinned_limit}) {
+    out.push_back(std::move(*family));
+  }
+  if (pool.metric.empty()) return;
+  out.push_back(std::move(pool));
+  out.push_back(std::move(pool_limit));
+  MetricFamily errors =
+      Family("normd_cuda_errors_total", "Errors of the CUDA runtime; sticky ones lose the device",
+             MetricType::Counter);
+  for (size_t i = 0; i < kCudaErrorKindCount; ++i) {
+    AddCounter(errors,
+               {{"kind", kCudaErrorNames[i]},
+                {"sticky", IsSticky(static_cast<CudaErrorKind>(i)) ? "true" : "false"}},
+               Value(m.cuda_errors[i]));
+  }
+  out.push_back(std::move(errors));
 }
 
 void CollectTransport(const Metrics::Impl& m, std::vector<MetricFamily>& out) {
   MetricFamily bytes =
       Family("normd_transport_bytes_total", "Tensor bytes received and sent", MetricType::Counter);
   for (size_t i = 0; i < kTransportKindCount; ++i) {
-    AddCounter(bytes, {{"transport", kTransportNames[i]}, {"way", "in"}}, Value(m.bytes_in[i]));
-    AddCounter(bytes, {{"transport", kTransportNames[i]}, {"way", "out"}}, Value(m.bytes_out[i]));
+    AddCounter(bytes, {{"transport", kTransportNames[i]}, {"way", "in"}},
+               Sum(m.calls, [&](const auto& s) { return &s.bytes_in[i]; }));
+    AddCounter(bytes, {{"transport", kTransportNames[i]}, {"way", "out"}},
+               Sum(m.calls, [&](const auto& s) { return &s.bytes_out[i]; }));
   }
   out.push_back(std::move(bytes));
   MetricFamily rejected = Family(
       "normd_rejected_total", "Requests turned away without being computed", MetricType::Counter);
   for (size_t i = 0; i < kRejectReasonCount; ++i) {
-    AddCounter(rejected, {{"reason", kRejectNames[i]}}, Value(m.rejected[i]));
+    AddCounter(rejected, {{"reason", kRejectNames[i]}},
+               Sum(m.calls, [&](const auto& s) { return &s.rejected[i]; }));
   }
   out.push_back(std::move(rejected));
   MetricFamily timeouts =
@@ -222,21 +282,21 @@ void CollectTransport(const Metrics::Impl& m, std::vector<MetricFamily>& out) {
              "Calls broken off since their reader did not take a response", MetricType::Counter);
   AddCounter(timeouts, {}, Value(m.write_timeouts));
   out.push_back(std::move(timeouts));
-  MetricFamily errors =
-      Family("normd_cuda_errors_total", "Errors of the CUDA runtime; sticky ones lose the device",
-             MetricType::Counter);
-  AddCounter(errors, {{"sticky", "false"}}, Value(m.cuda_errors[0]));
-  AddCounter(errors, {{"sticky", "true"}}, Value(m.cuda_errors[1]));
-  out.push_back(std::move(errors));
+}
+
+void AddOneGauge(const char* name, const char* help, double value, std::vector<MetricFamily>& out) {
+  MetricFamily family = Family(name, help, MetricType::Gauge);
+  AddGauge(family, {}, value);
+  out.push_back(std::move(family));
 }
 
 void CollectGauges(const Metrics::Impl& m, std::vector<MetricFamily>& out) {
   const auto gauge = [&out](const char* name, const char* help, double value) {
-    MetricFamily family = Family(name, help, MetricType::Gauge);
-    AddGauge(family, {}, value);
-    out.push_back(std::move(family));
+    AddOneGauge(name, help, value, out);
   };
   gauge("normd_queue_requests", "Requests waiting for a slot", Value(m.queue_requests));
+  gauge("normd_queue_requests_limit", "Admission limit of queue_requests",
+        Value(m.queue_requests_limit));
   gauge("normd_in_flight_requests", "Accepted requests without an answer yet",
         Value(m.in_flight_requests));
   gauge("normd_in_flight_bytes", "Tensor bytes of accepted requests", Value(m.in_flight_bytes));
@@ -246,15 +306,54 @@ void CollectGauges(const Metrics::Impl& m, std::vector<MetricFamily>& out) {
   gauge("normd_streams", "Open NormalizeStream calls", Value(m.streams));
   gauge("normd_ready", "1 while the server takes requests", Value(m.ready));
   gauge("normd_draining", "1 from the first SIGTERM on", Value(m.draining));
-  gauge("process_start_time_seconds", "Start time, seconds since the epoch", m.start_time_seconds);
-  gauge("process_resident_memory_bytes", "Resident memory", ResidentBytes());
   MetricFamily info = Family("normd_build_info", "Always 1; what was built", MetricType::Gauge);
   AddGauge(info,
-           {{"version", m.build.version},
-            {"compiler", m.build.compiler},
-            {"cuda_architectures", m.build.cuda_architectures}},
+           {{"version", m.options.build.version},
+            {"compiler", m.options.build.compiler},
+            {"cuda_architectures", m.options.build.cuda_architectures}},
            1.0);
   out.push_back(std::move(info));
+}
+
+/// What the owners of connections and cards say now.
+void CollectReaders(const Metrics::Impl& m, std::vector<MetricFamily>& out) {
+  const absl::MutexLock lock(&m.readers_mutex);
+  if (m.read_connections) {
+    AddOneGauge("normd_connections", "Open connections to the gRPC port",
+                static_cast<double>(m.read_connections()), out);
+  }
+  std::vector<GpuReading> readings;
+  for (const Metrics::Impl::GpuSource& source : m.gpu_sources) readings.push_back(source.read());
+  // The names that NVIDIA's Triton has, and so what is made to read it.
+  const auto gauge = [&](const char* name, const char* help, auto of) {
+    MetricFamily family = Family(name, help, MetricType::Gauge);
+    for (size_t i = 0; i < readings.size(); ++i) {
+      const std::optional<double> value = readings[i].*of;
+      if (value.has_value()) AddGauge(family, {{"gpu_uuid", m.gpu_sources[i].uuid}}, *value);
+    }
+    if (!family.metric.empty()) out.push_back(std::move(family));
+  };
+  gauge("nv_gpu_utilization", "Share of the last sample period with a kernel running",
+        &GpuReading::utilization);
+  gauge("nv_gpu_power_usage", "Power draw of the card in watts", &GpuReading::power_watts);
+  gauge("nv_gpu_power_limit", "Power limit of the card in watts", &GpuReading::power_limit_watts);
+  gauge("nv_gpu_memory_used_bytes", "Device memory in use, by all processes",
+        &GpuReading::memory_used_bytes);
+  gauge("nv_gpu_memory_total_bytes", "Device memory of the card", &GpuReading::memory_total_bytes);
+}
+
+void CollectProcess(const Metrics::Impl& m, std::vector<MetricFamily>& out) {
+  const ProcessUsage usage = ReadProcessUsage();
+  MetricFamily cpu =
+      Family("process_cpu_seconds_total", "Processor time of all threads", MetricType::Counter);
+  AddCounter(cpu, {}, usage.cpu_seconds);
+  out.push_back(std::move(cpu));
+  AddOneGauge("process_start_time_seconds", "Start time, seconds since the epoch",
+              m.start_time_seconds, out);
+  AddOneGauge("process_resident_memory_bytes", "Resident memory", usage.resident_bytes, out);
+  AddOneGauge("process_open_fds", "Open file descriptors", usage.open_fds, out);
+  AddOneGauge("process_max_fds", "Limit of open file descriptors", usage.max_fds, out);
+  AddOneGauge("process_threads", "Threads", usage.threads, out);
 }
 
 }  // namespace
@@ -263,10 +362,13 @@ std::vector<MetricFamily> Metrics::Impl::Collect() const {
   std::vector<MetricFamily> families;
   CollectRequests(*this, families);
   CollectStages(*this, families);
+  CollectKernels(*this, families);
   CollectBatches(*this, families);
   CollectDevices(*this, families);
   CollectTransport(*this, families);
   CollectGauges(*this, families);
+  CollectReaders(*this, families);
+  CollectProcess(*this, families);
   return families;
 }
 

@@ -1,7 +1,6 @@
 #include "server/observability/metrics.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "absl/time/clock.h"
@@ -14,19 +13,13 @@ void Add(Counter& counter, int64_t value) {
   if (value > 0) counter.fetch_add(static_cast<uint64_t>(value), std::memory_order_relaxed);
 }
 
-uint64_t Read(const Counter& counter) { return counter.load(std::memory_order_relaxed); }
-
 }  // namespace
 
-Metrics::Impl::Impl(std::vector<std::string> devices_in, std::vector<std::string> reasons_in,
-                    BuildInfo build_info)
-    : device_names(std::move(devices_in)),
-      close_reasons(std::move(reasons_in)),
-      build(std::move(build_info)),
-      start_time_seconds(absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch())),
-      batch_close(close_reasons.size()) {
-  for (size_t i = 0; i < device_names.size(); ++i) {
-    devices.push_back(std::make_unique<DeviceCounters>());
+Metrics::Impl::Impl(MetricsOptions options_in)
+    : options(std::move(options_in)),
+      start_time_seconds(absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch())) {
+  for (size_t i = 0; i < options.device_names.size(); ++i) {
+    devices.push_back(std::make_unique<DeviceMetrics>());
   }
 }
 
@@ -35,76 +28,119 @@ size_t Metrics::Impl::CodeIndex(absl::StatusCode code) {
   return static_cast<size_t>(found - kCountedCodes.begin());
 }
 
-Metrics::Metrics(std::vector<std::string> device_names, std::vector<std::string> close_reasons,
-                 BuildInfo build)
-    : impl_(std::make_shared<Impl>(std::move(device_names), std::move(close_reasons),
-                                   std::move(build))) {}
+size_t ThreadNumber() {
+  static std::atomic<size_t> threads{0};
+  static thread_local size_t mine = threads.fetch_add(1, std::memory_order_relaxed);
+  return mine;
+}
+
+Metrics::Metrics(MetricsOptions options) : impl_(std::make_shared<Impl>(std::move(options))) {}
+Metrics::Metrics(std::vector<std::string> device_names, std::vector<std::string> close_reasons)
+    : Metrics(MetricsOptions{.device_names = std::move(device_names),
+                             .close_reasons = std::move(close_reasons)}) {}
 Metrics::~Metrics() = default;
 
 void Metrics::RecordRequest(Op op, Direction direction, DType dtype, absl::StatusCode code,
                             absl::Duration latency) {
-  Add(impl_->requests[Impl::KindIndex(op, direction, dtype)][Impl::CodeIndex(code)], 1);
+  if (!impl_->options.recording) return;
+  RequestCounters& calls = impl_->calls.mine();
+  Add(calls.requests[Impl::KindIndex(op, direction, dtype)][Impl::CodeIndex(code)], 1);
   // Refused requests would pull the quantiles down: latency is that of answered ones.
   if (code == absl::StatusCode::kOk) {
-    impl_->request_seconds[Impl::OpDirectionIndex(op, direction)].Observe(
+    calls.request_seconds[Impl::OpDirectionIndex(op, direction)].Observe(
         absl::ToDoubleSeconds(latency));
   }
 }
 
 void Metrics::RecordMalformed(Direction direction) {
-  Add(impl_->malformed[static_cast<size_t>(direction)], 1);
+  if (!impl_->options.recording) return;
+  Add(impl_->calls.mine().malformed[static_cast<size_t>(direction)], 1);
 }
 
 void Metrics::RecordStage(Stage stage, absl::Duration time) {
-  impl_->stage_seconds[static_cast<size_t>(stage)].Observe(absl::ToDoubleSeconds(time));
+  if (!impl_->options.recording) return;
+  impl_->calls.mine().stage_seconds[static_cast<size_t>(stage)].Observe(
+      absl::ToDoubleSeconds(time));
 }
 
 void Metrics::RecordExecution(const ExecutionRecord& record) {
-  impl_->batch_requests.Observe(static_cast<double>(record.requests));
-  impl_->batch_rows.Observe(static_cast<double>(record.rows));
-  Add(impl_->rows, record.rows);
-  for (size_t i = 0; i < impl_->close_reasons.size(); ++i) {
-    if (impl_->close_reasons[i] == record.close_reason) Add(impl_->batch_close[i], 1);
-  }
-  if (record.device_index < 0 || record.device_index >= static_cast<int>(impl_->devices.size())) {
+  if (!impl_->options.recording || record.device_index < 0 ||
+      record.device_index >= static_cast<int>(impl_->devices.size())) {
     return;
   }
-  DeviceCounters& device = *impl_->devices[static_cast<size_t>(record.device_index)];
+  DeviceMetrics& device = *impl_->devices[static_cast<size_t>(record.device_index)];
+  BatchCounters& batches = device.batches.mine();
+  batches.batch_requests.Observe(static_cast<double>(record.requests));
+  batches.batch_rows.Observe(static_cast<double>(record.rows));
+  const size_t reasons = std::min(impl_->options.close_reasons.size(), kMaxCloseReasons);
+  for (size_t i = 0; i < reasons; ++i) {
+    if (impl_->options.close_reasons[i] == record.close_reason) Add(batches.batch_close[i], 1);
+  }
   const size_t kind = Impl::KindIndex(record.op, record.direction, record.dtype);
-  Add(device.executions[kind], 1);
-  Add(device.kernel_bytes[kind], record.kernel_bytes);
-  Add(device.kernel_ns[kind], absl::ToInt64Nanoseconds(record.kernel_time));
+  Add(batches.executions[kind], 1);
+  Add(batches.rows[kind], record.rows);
+  Add(batches.kernel_bytes[kind], record.kernel_bytes);
+  Add(batches.kernel_ns[kind], absl::ToInt64Nanoseconds(record.kernel_time));
+  Add(batches.bytes_in, record.input_bytes);
+  Add(batches.bytes_out, record.output_bytes);
   const double bandwidth = device.copy_bandwidth.load(std::memory_order_relaxed);
   const double seconds = absl::ToDoubleSeconds(record.kernel_time);
   if (bandwidth > 0 && seconds > 0) {
-    device.bandwidth_ratio.Observe(static_cast<double>(record.kernel_bytes) / seconds / bandwidth);
+    batches.bandwidth_ratio.Observe(static_cast<double>(record.kernel_bytes) / seconds / bandwidth);
   }
 }
 
 void Metrics::RecordRejected(RejectReason reason) {
-  Add(impl_->rejected[static_cast<size_t>(reason)], 1);
+  if (!impl_->options.recording) return;
+  Add(impl_->calls.mine().rejected[static_cast<size_t>(reason)], 1);
 }
 
 void Metrics::RecordDeadlineExceeded(Stage stage) {
-  Add(impl_->deadline_exceeded[static_cast<size_t>(stage)], 1);
+  if (!impl_->options.recording) return;
+  Add(impl_->calls.mine().deadline_exceeded[static_cast<size_t>(stage)], 1);
 }
 
-void Metrics::RecordCancelled(Stage stage) { Add(impl_->cancelled[static_cast<size_t>(stage)], 1); }
+void Metrics::RecordCancelled(Stage stage) {
+  if (!impl_->options.recording) return;
+  Add(impl_->calls.mine().cancelled[static_cast<size_t>(stage)], 1);
+}
 
 void Metrics::RecordTransport(TransportKind transport, int64_t bytes_in, int64_t bytes_out) {
-  Add(impl_->bytes_in[static_cast<size_t>(transport)], bytes_in);
-  Add(impl_->bytes_out[static_cast<size_t>(transport)], bytes_out);
+  if (!impl_->options.recording) return;
+  RequestCounters& calls = impl_->calls.mine();
+  Add(calls.bytes_in[static_cast<size_t>(transport)], bytes_in);
+  Add(calls.bytes_out[static_cast<size_t>(transport)], bytes_out);
 }
 
-void Metrics::RecordCudaError(bool sticky) { Add(impl_->cuda_errors[sticky ? 1 : 0], 1); }
+void Metrics::RecordCudaError(CudaErrorKind kind) {
+  Add(impl_->cuda_errors[static_cast<size_t>(kind)], 1);
+}
 
 void Metrics::AddSlotBusy(int device_index, absl::Duration time) {
-  Add(impl_->devices.at(static_cast<size_t>(device_index))->slot_busy_ns,
+  if (!impl_->options.recording) return;
+  Add(impl_->devices.at(static_cast<size_t>(device_index))->batches.mine().slot_busy_ns,
       absl::ToInt64Nanoseconds(time));
 }
 
 void Metrics::SetDeviceCopyBandwidth(int device_index, double bytes_per_second) {
   impl_->devices.at(static_cast<size_t>(device_index))->copy_bandwidth.store(bytes_per_second);
+}
+
+void Metrics::SetDeviceLimits(int device_index, const DeviceLimits& limits) {
+  DeviceMetrics& device = *impl_->devices.at(static_cast<size_t>(device_index));
+  device.slots.store(limits.slots);
+  device.pinned_limit.store(limits.pinned_pool_bytes);
+  device.pool_limit.store(limits.device_pool_bytes);
+}
+
+void Metrics::SetGpuReader(std::string uuid, std::function<GpuReading()> read) {
+  const absl::MutexLock lock(&impl_->readers_mutex);
+  impl_->gpu_sources.push_back({std::move(uuid), std::move(read)});
+}
+
+void Metrics::SetConnectionsReader(std::function<int64_t()> read) {
+  const absl::MutexLock lock(&impl_->readers_mutex);
+  impl_->read_connections = std::move(read);
 }
 
 void Metrics::SetQueue(int64_t requests, int64_t in_flight_requests, int64_t in_flight_bytes) {
@@ -113,16 +149,19 @@ void Metrics::SetQueue(int64_t requests, int64_t in_flight_requests, int64_t in_
   impl_->in_flight_bytes.store(in_flight_bytes, std::memory_order_relaxed);
 }
 
-void Metrics::SetInFlightLimit(int64_t bytes) { impl_->in_flight_bytes_limit.store(bytes); }
+void Metrics::SetAdmissionLimits(int64_t requests, int64_t bytes) {
+  impl_->queue_requests_limit.store(requests);
+  impl_->in_flight_bytes_limit.store(bytes);
+}
 
 void Metrics::SetPinnedPool(int device_index, int64_t used_bytes, int64_t free_bytes) {
-  DeviceCounters& device = *impl_->devices.at(static_cast<size_t>(device_index));
+  DeviceMetrics& device = *impl_->devices.at(static_cast<size_t>(device_index));
   device.pinned_used.store(used_bytes, std::memory_order_relaxed);
   device.pinned_free.store(free_bytes, std::memory_order_relaxed);
 }
 
 void Metrics::SetDevicePool(int device_index, int64_t used_bytes, int64_t free_bytes) {
-  DeviceCounters& device = *impl_->devices.at(static_cast<size_t>(device_index));
+  DeviceMetrics& device = *impl_->devices.at(static_cast<size_t>(device_index));
   device.pool_used.store(used_bytes, std::memory_order_relaxed);
   device.pool_free.store(free_bytes, std::memory_order_relaxed);
 }
@@ -142,21 +181,31 @@ void Metrics::AddStreams(int64_t delta) {
 }
 
 Metrics::Totals Metrics::totals() const {
+  const Impl& m = *impl_;
   Totals totals;
-  for (const auto& kind : impl_->requests) {
+  for (size_t kind = 0; kind < kKinds; ++kind) {
     for (size_t code = 0; code < kCodeSlots; ++code) {
-      (code == 0 ? totals.requests_ok : totals.requests_failed) += Read(kind[code]);
+      (code == 0 ? totals.requests_ok : totals.requests_failed) +=
+          m.calls.Sum([&](const auto& shard) { return &shard.requests[kind][code]; });
     }
   }
-  for (const Counter& malformed : impl_->malformed) totals.requests_failed += Read(malformed);
-  for (const auto& device : impl_->devices) {
-    for (const Counter& executions : device->executions) totals.executions += Read(executions);
+  for (size_t d = 0; d < kDirectionCount; ++d) {
+    totals.requests_failed += m.calls.Sum([&](const auto& shard) { return &shard.malformed[d]; });
   }
-  totals.rows = Read(impl_->rows);
-  for (const Counter& bytes : impl_->bytes_in) totals.bytes_in += Read(bytes);
-  for (const Counter& bytes : impl_->bytes_out) totals.bytes_out += Read(bytes);
-  const auto stage = [this](Stage which) {
-    const auto histogram = impl_->stage_seconds[static_cast<size_t>(which)].Read();
+  for (const auto& device : m.devices) {
+    for (size_t kind = 0; kind < kKinds; ++kind) {
+      totals.executions +=
+          device->batches.Sum([kind](const auto& shard) { return &shard.executions[kind]; });
+      totals.rows += device->batches.Sum([kind](const auto& shard) { return &shard.rows[kind]; });
+    }
+  }
+  for (size_t i = 0; i < kTransportKindCount; ++i) {
+    totals.bytes_in += m.calls.Sum([&](const auto& shard) { return &shard.bytes_in[i]; });
+    totals.bytes_out += m.calls.Sum([&](const auto& shard) { return &shard.bytes_out[i]; });
+  }
+  const auto stage = [&m](Stage which) {
+    const auto histogram = m.calls.SumHistogram(
+        [&](const auto& shard) { return &shard.stage_seconds[static_cast<size_t>(which)]; });
     return StageTotal{histogram.sample_count, histogram.sample_sum};
   };
   totals.encode = stage(Stage::kEncode);

@@ -1,10 +1,12 @@
-// Everything the server measures about itself. Recording takes no lock: fixed arrays of atomics
-// over closed label sets, turned into Prometheus families only when scraped (prometheus-cpp's own
-// histograms take a mutex per observation).
+// Everything the server measures about itself. Recording takes no lock and waits for nobody: fixed
+// arrays of atomic integers over closed label sets, in shards that threads are dealt out to, added
+// up only when scraped (prometheus-cpp's own histograms take a mutex per observation).
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,15 +28,30 @@ enum class RejectReason : uint8_t {
   kDraining,
   kNoDevice,
   kInvalid,
-  kDisplaced,    // out of a full queue, by a connection with less than its part
-  kDeadline,     // would have waited beyond its deadline
-  kUnsentBytes,  // its connection does not read the responses it has
+  kDisplaced,         // out of a full queue, by a connection with less than its part
+  kDeadline,          // would have waited beyond its deadline
+  kUnsentBytes,       // its connection does not read the responses it has
+  kUnauthenticated,   // of any service: nobody knows who calls
+  kPermissionDenied,  // of any service: the caller is known, and not let in
 };
-inline constexpr int kRejectReasonCount = 9;
+inline constexpr int kRejectReasonCount = 11;
 
 /// How tensors reach the server. Shared memory and CUDA IPC will join.
 enum class TransportKind : uint8_t { kGrpc };
 inline constexpr int kTransportKindCount = 1;
+
+/// What an error of the CUDA runtime was about. The last four poison the context: the device is lost
+/// to this process ("sticky").
+enum class CudaErrorKind : uint8_t {
+  kOutOfMemory,  // an allocation was refused
+  kRefused,      // a call was refused
+  kMemoryFault,  // a kernel touched what it may not
+  kKernelFault,  // a kernel trapped, hung or failed to launch
+  kHardware,     // memory, link or the card itself
+  kContextLost,  // anything else that ends the context
+};
+inline constexpr int kCudaErrorKindCount = 6;
+constexpr bool IsSticky(CudaErrorKind kind) { return kind >= CudaErrorKind::kMemoryFault; }
 
 /// What one launch did; recorded once per batch by the executor.
 struct ExecutionRecord {
@@ -46,7 +63,25 @@ struct ExecutionRecord {
   int64_t requests = 0;
   int64_t rows = 0;
   int64_t kernel_bytes = 0;  // each input once plus each output once
+  int64_t input_bytes = 0;   // to the device, with the padding between tensors
+  int64_t output_bytes = 0;  // from the device, likewise
   absl::Duration kernel_time;
+};
+
+/// What a device may take, for gauges that usage is compared with.
+struct DeviceLimits {
+  int slots = 0;
+  int64_t pinned_pool_bytes = 0;
+  int64_t device_pool_bytes = 0;  // 0: the device has no such pool, and no gauges of it
+};
+
+/// What NVIDIA's management library says of a card at one moment; absent what it does not say.
+struct GpuReading {
+  std::optional<double> utilization;  // share of the last sample period with a kernel, 0 to 1
+  std::optional<double> power_watts;
+  std::optional<double> power_limit_watts;
+  std::optional<double> memory_used_bytes;
+  std::optional<double> memory_total_bytes;
 };
 
 /// Label values of build_info.
@@ -56,14 +91,22 @@ struct BuildInfo {
   std::string cuda_architectures;  // empty for a CPU-only build
 };
 
+struct MetricsOptions {
+  /// Label values of `device`, e.g. {"cpu"}.
+  std::vector<std::string> device_names;
+  /// Label values of batch_close_total; at most 8.
+  std::vector<std::string> close_reasons;
+  BuildInfo build;
+  /// Without it what calls record is dropped, and only gauges move: to see what recording costs.
+  bool recording = true;
+};
+
 /// Thread-safe. Labels are closed sets: op, direction, dtype, code, device, stage, reason,
-/// transport, way.
+/// transport, way, kind.
 class Metrics {
  public:
-  /// `device_names`: the label values of `device`, e.g. {"cpu"}. `close_reasons`: those of
-  /// batch_close_total.
-  Metrics(std::vector<std::string> device_names, std::vector<std::string> close_reasons,
-          BuildInfo build = {});
+  explicit Metrics(MetricsOptions options);
+  Metrics(std::vector<std::string> device_names, std::vector<std::string> close_reasons);
   ~Metrics();
   Metrics(const Metrics&) = delete;
   Metrics& operator=(const Metrics&) = delete;
@@ -80,13 +123,19 @@ class Metrics {
   void RecordCancelled(Stage stage);
   /// Tensor bytes that came in with requests and went out with responses.
   void RecordTransport(TransportKind transport, int64_t bytes_in, int64_t bytes_out);
-  void RecordCudaError(bool sticky);
+  void RecordCudaError(CudaErrorKind kind);
   void AddSlotBusy(int device_index, absl::Duration time);
   void SetDeviceCopyBandwidth(int device_index, double bytes_per_second);
+  void SetDeviceLimits(int device_index, const DeviceLimits& limits);
+
+  /// Read on the thread of each scrape, one scrape at a time; may be slow. `uuid`: of the card.
+  void SetGpuReader(std::string uuid, std::function<GpuReading()> read);
+  /// The same for open connections.
+  void SetConnectionsReader(std::function<int64_t()> read);
 
   // Gauges, set by their owners.
   void SetQueue(int64_t requests, int64_t in_flight_requests, int64_t in_flight_bytes);
-  void SetInFlightLimit(int64_t bytes);
+  void SetAdmissionLimits(int64_t requests, int64_t bytes);
   void SetPinnedPool(int device_index, int64_t used_bytes, int64_t free_bytes);
   void SetDevicePool(int device_index, int64_t used_bytes, int64_t free_bytes);
   void SetReady(bool ready);

@@ -2,14 +2,18 @@
 // only.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 #include "prometheus/collectable.h"
 #include "prometheus/metric_family.h"
 #include "server/observability/metrics.h"
@@ -44,63 +48,133 @@ inline constexpr std::array<double, 13> kBatchRowBounds = {
 inline constexpr std::array<double, 14> kRatioBounds = {0.05, 0.1, 0.2,  0.3, 0.4,  0.5, 0.6,
                                                         0.7,  0.8, 0.85, 0.9, 0.95, 1.0, 1.1};
 
-/// A histogram with fixed bounds. Observe is two relaxed additions.
-template <size_t kBounds>
+using Counter = std::atomic<uint64_t>;
+using Gauge = std::atomic<int64_t>;
+static_assert(Counter::is_always_lock_free && Gauge::is_always_lock_free);
+
+inline uint64_t Read(const Counter& counter) { return counter.load(std::memory_order_relaxed); }
+
+/// A histogram with fixed bounds. Observe is two additions of integers; the sum is kept in steps of
+/// 1 / kStepsPerUnit.
+template <size_t kBounds, int64_t kStepsPerUnit>
 class AtomicHistogram {
  public:
   explicit AtomicHistogram(const std::array<double, kBounds>& bounds) : bounds_(&bounds) {}
 
   void Observe(double value) {
-    size_t bucket = 0;
-    while (bucket < kBounds && value > (*bounds_)[bucket]) ++bucket;
-    counts_[bucket].fetch_add(1, std::memory_order_relaxed);
-    sum_.fetch_add(value, std::memory_order_relaxed);
+    const auto bound = std::lower_bound(bounds_->begin(), bounds_->end(), value);
+    counts_[static_cast<size_t>(bound - bounds_->begin())].fetch_add(1, std::memory_order_relaxed);
+    sum_.fetch_add(static_cast<uint64_t>(std::max(0.0, value) * kStepsPerUnit),
+                   std::memory_order_relaxed);
   }
 
-  prometheus::ClientMetric::Histogram Read() const {
-    prometheus::ClientMetric::Histogram histogram;
+  /// Adds this histogram to `total`, which is empty or of the same bounds.
+  void AddTo(prometheus::ClientMetric::Histogram& total) const {
+    if (total.bucket.empty()) {
+      for (const double bound : *bounds_) total.bucket.push_back({0, bound});
+    }
     uint64_t cumulative = 0;
     for (size_t i = 0; i < kBounds; ++i) {
-      cumulative += counts_[i].load(std::memory_order_relaxed);
-      histogram.bucket.push_back({cumulative, (*bounds_)[i]});
+      cumulative += Read(counts_[i]);
+      total.bucket[i].cumulative_count += cumulative;
     }
-    cumulative += counts_[kBounds].load(std::memory_order_relaxed);
-    histogram.sample_count = cumulative;
-    histogram.sample_sum = sum_.load(std::memory_order_relaxed);
-    return histogram;
+    total.sample_count += cumulative + Read(counts_[kBounds]);
+    total.sample_sum += static_cast<double>(Read(sum_)) / kStepsPerUnit;
   }
 
  private:
   const std::array<double, kBounds>* bounds_;
-  std::array<std::atomic<uint64_t>, kBounds + 1> counts_{};
-  std::atomic<double> sum_{0.0};
+  std::array<Counter, kBounds + 1> counts_{};
+  Counter sum_{0};
 };
 
-struct LatencyHistogram : AtomicHistogram<kLatencyBounds.size()> {
+struct LatencyHistogram : AtomicHistogram<kLatencyBounds.size(), 1'000'000'000> {
   LatencyHistogram() : AtomicHistogram(kLatencyBounds) {}
 };
 
-using Counter = std::atomic<uint64_t>;
-using Gauge = std::atomic<int64_t>;
+/// 0, 1, 2, ... in the order in which threads first ask.
+size_t ThreadNumber();
 
-/// Everything known about one device label.
-struct DeviceCounters {
+/// One T for each of a few groups of threads, in cache lines of its own: threads of different groups
+/// do not wait for each other's writes.
+template <typename T>
+class Sharded {
+ public:
+  /// The calling thread's.
+  T& mine() { return shards_[Group()].value; }
+
+  /// What `of(shard)` points to, added up over the shards: a Counter, or a histogram.
+  template <typename Of>
+  uint64_t Sum(Of of) const {
+    uint64_t sum = 0;
+    for (const Aligned& shard : shards_) sum += Read(*of(shard.value));
+    return sum;
+  }
+  template <typename Of>
+  prometheus::ClientMetric::Histogram SumHistogram(Of of) const {
+    prometheus::ClientMetric::Histogram sum;
+    for (const Aligned& shard : shards_) of(shard.value)->AddTo(sum);
+    return sum;
+  }
+
+ private:
+  /// More than the threads that record on a machine of 16 cores, most of the time.
+  static constexpr size_t kShards = 16;
+  struct alignas(64) Aligned {
+    T value;
+  };
+
+  static size_t Group() { return ThreadNumber() % kShards; }
+
+  std::array<Aligned, kShards> shards_;
+};
+
+/// What calls recorded.
+struct RequestCounters {
+  std::array<std::array<Counter, kCodeSlots>, kKinds> requests{};
+  std::array<Counter, kDirectionCount> malformed{};
+  std::array<LatencyHistogram, kOpDirections> request_seconds;
+  std::array<LatencyHistogram, kStageCount> stage_seconds;
+  std::array<Counter, kRejectReasonCount> rejected{};
+  std::array<Counter, kStageCount> deadline_exceeded{};
+  std::array<Counter, kStageCount> cancelled{};
+  std::array<Counter, kTransportKindCount> bytes_in{};
+  std::array<Counter, kTransportKindCount> bytes_out{};
+};
+
+inline constexpr size_t kMaxCloseReasons = 8;
+
+/// What the batches of one device recorded.
+struct BatchCounters {
   std::array<Counter, kKinds> executions{};
+  std::array<Counter, kKinds> rows{};
   std::array<Counter, kKinds> kernel_bytes{};
   std::array<Counter, kKinds> kernel_ns{};
-  AtomicHistogram<kRatioBounds.size()> bandwidth_ratio{kRatioBounds};
-  std::atomic<double> copy_bandwidth{0.0};
+  AtomicHistogram<kRatioBounds.size(), 1'000'000> bandwidth_ratio{kRatioBounds};
+  AtomicHistogram<kBatchRequestBounds.size(), 1> batch_requests{kBatchRequestBounds};
+  AtomicHistogram<kBatchRowBounds.size(), 1> batch_rows{kBatchRowBounds};
+  std::array<Counter, kMaxCloseReasons> batch_close{};
+  Counter bytes_in{0};
+  Counter bytes_out{0};
   Counter slot_busy_ns{0};
+};
+
+/// Everything known about one device label.
+struct DeviceMetrics {
+  Sharded<BatchCounters> batches;
+  std::atomic<double> copy_bandwidth{0.0};
+  Gauge slots{0};
   Gauge pinned_used{0};
   Gauge pinned_free{0};
+  Gauge pinned_limit{0};
   Gauge pool_used{0};
   Gauge pool_free{0};
+  Gauge pool_limit{0};
 };
 
 class Metrics::Impl : public prometheus::Collectable {
  public:
-  Impl(std::vector<std::string> device_names, std::vector<std::string> close_reasons,
-       BuildInfo build_info);
+  explicit Impl(MetricsOptions options_in);
 
   /// Every series, in a fixed number: also those that are still zero.
   std::vector<prometheus::MetricFamily> Collect() const override;
@@ -113,28 +187,14 @@ class Metrics::Impl : public prometheus::Collectable {
   }
   static size_t CodeIndex(absl::StatusCode code);
 
-  const std::vector<std::string> device_names;
-  const std::vector<std::string> close_reasons;
-  const BuildInfo build;
+  const MetricsOptions options;
   const double start_time_seconds;
-
-  std::array<std::array<Counter, kCodeSlots>, kKinds> requests{};
-  std::array<Counter, kDirectionCount> malformed{};
-  std::array<LatencyHistogram, kOpDirections> request_seconds;
-  std::array<LatencyHistogram, kStageCount> stage_seconds;
-  AtomicHistogram<kBatchRequestBounds.size()> batch_requests{kBatchRequestBounds};
-  AtomicHistogram<kBatchRowBounds.size()> batch_rows{kBatchRowBounds};
-  std::vector<Counter> batch_close;
-  Counter rows{0};
-  std::array<Counter, kRejectReasonCount> rejected{};
-  std::array<Counter, kStageCount> deadline_exceeded{};
-  std::array<Counter, kStageCount> cancelled{};
-  std::array<Counter, kTransportKindCount> bytes_in{};
-  std::array<Counter, kTransportKindCount> bytes_out{};
-  std::array<Counter, 2> cuda_errors{};  // [sticky]
-  std::vector<std::unique_ptr<DeviceCounters>> devices;
+  Sharded<RequestCounters> calls;
+  std::array<Counter, kCudaErrorKindCount> cuda_errors{};
+  std::vector<std::unique_ptr<DeviceMetrics>> devices;
 
   Gauge queue_requests{0};
+  Gauge queue_requests_limit{0};
   Gauge in_flight_requests{0};
   Gauge in_flight_bytes{0};
   Gauge in_flight_bytes_limit{0};
@@ -143,6 +203,15 @@ class Metrics::Impl : public prometheus::Collectable {
   Counter write_timeouts{0};
   Gauge ready{0};
   Gauge draining{0};
+
+  struct GpuSource {
+    std::string uuid;
+    std::function<GpuReading()> read;
+  };
+  /// Taken by scrapes and by who sets a reader, never while a request is served.
+  mutable absl::Mutex readers_mutex;
+  std::vector<GpuSource> gpu_sources ABSL_GUARDED_BY(readers_mutex);
+  std::function<int64_t()> read_connections ABSL_GUARDED_BY(readers_mutex);
 };
 
 }  // namespace norm::server

@@ -14,16 +14,22 @@ constexpr absl::Duration kReplacementRetryAfter = absl::Seconds(1);
 
 }  // namespace
 
-absl::Status BatchingScheduler::CheckJob(const Job& job, int64_t bytes, absl::Time now) {
+absl::Status BatchingScheduler::CheckJob(const Job& job, absl::Time now) {
   if (draining_) {
     return Refuse(RejectReason::kDraining, "server is draining", kReplacementRetryAfter);
   }
-  const int64_t limit = std::min(largest_job_bytes_, options_.max_in_flight_bytes);
-  if (bytes > limit) {
+  const int64_t bytes = ProblemBytes(job.problem);
+  if (bytes > options_.max_in_flight_bytes) {
+    metrics_.RecordRejected(RejectReason::kTooLarge);
+    return absl::ResourceExhaustedError(
+        absl::StrCat("request takes ", bytes, " bytes of inputs and outputs, the limit is ",
+                     options_.max_in_flight_bytes, " (all requests in flight)"));
+  }
+  if (LaunchBytes(job) > largest_job_bytes_) {
     metrics_.RecordRejected(RejectReason::kTooLarge);
     return absl::ResourceExhaustedError(absl::StrCat(
-        "request takes ", bytes, " bytes of inputs and outputs, the limit is ", limit,
-        limit == largest_job_bytes_ ? " (one launch of any device)" : " (all requests in flight)"));
+        "request takes ", bytes, " bytes of inputs and outputs and ", job.workspace_bytes,
+        " of workspace, the limit is ", largest_job_bytes_, " (one launch of any device)"));
   }
   if (job.deadline <= now) {
     metrics_.RecordDeadlineExceeded(Stage::kQueue);
@@ -33,7 +39,7 @@ absl::Status BatchingScheduler::CheckJob(const Job& job, int64_t bytes, absl::Ti
     metrics_.RecordCancelled(Stage::kQueue);
     return absl::CancelledError("caller left before the request was queued");
   }
-  if (bytes > LargestHealthyBytes()) {
+  if (LaunchBytes(job) > LargestHealthyBytes()) {
     return Refuse(RejectReason::kNoDevice, "no healthy device takes this request",
                   kReplacementRetryAfter);
   }

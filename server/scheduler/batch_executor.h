@@ -59,13 +59,17 @@ class BatchExecutor {
   virtual int slots() const = 0;
   /// False once the device is lost; batches started then fail with UNAVAILABLE.
   virtual bool healthy() const = 0;
-  /// Largest total of input and output bytes (ProblemBytes) a single batch may take; a request with
-  /// more is RESOURCE_EXHAUSTED on admission. Leaves room for the workspace.
+  /// Largest total of input, output and workspace bytes (LaunchBytes) a single batch may take; a
+  /// request with more is RESOURCE_EXHAUSTED on admission. Leaves room for slab rounding.
   virtual int64_t max_batch_bytes() const = 0;
+  /// Bytes that the kernels of a problem alone need beside its inputs and outputs.
+  virtual int64_t WorkspaceBytes(const NormProblem& problem) const = 0;
 
-  /// Memory for inputs that come before their job. Errors: UNAVAILABLE when what is leased leaves
+  /// Memory for a job that is still to come, with `input_bytes` for its inputs: with all of them in
+  /// it, its batch does not end for want of memory. Errors: UNAVAILABLE when what is leased leaves
   /// no room for batches beside it, RESOURCE_EXHAUSTED when there is too little in all.
-  virtual absl::StatusOr<InputMemory> LeaseInput(int64_t bytes) = 0;
+  virtual absl::StatusOr<JobMemory> LeaseMemory(const NormProblem& problem,
+                                                int64_t input_bytes) = 0;
 
   virtual void Start(std::unique_ptr<Batch> batch, BatchDone done) = 0;
 

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/scheduler/job_completion.h"
+#include "server/scheduler/submitting.h"
 
 namespace norm::server {
 namespace {
@@ -19,18 +20,10 @@ constexpr absl::Duration kReapInterval = absl::Milliseconds(1);
 /// What a job adds to those in flight: a reserved one was counted before.
 int64_t CountedBytes(const Job& job) { return job.reserved ? 0 : ProblemBytes(job.problem); }
 
-/// A Submit of this thread that is not over. One within another, of a `done` that submits, must not
-/// run its job on this thread as well: the calls would nest as long as jobs come.
-class Submitting {
- public:
-  Submitting() : nested_(std::exchange(active_, true)) {}
-  ~Submitting() { active_ = nested_; }
-  bool nested() const { return nested_; }
-
- private:
-  static inline thread_local bool active_ = false;
-  const bool nested_;
-};
+/// Whether it may share a launch; whoever brings memory does not.
+bool MayShare(const Job& job) {
+  return job.memory.outputs == nullptr && SharesLaunches(job.problem);
+}
 
 int TotalSlots(const std::vector<BatchExecutor*>& executors) {
   return std::accumulate(executors.begin(), executors.end(), 0,
@@ -62,7 +55,7 @@ BatchingScheduler::BatchingScheduler(std::vector<BatchExecutor*> executors,
   for (const BatchExecutor* e : executors_) {
     devices_.push_back(Device{e->slots(), std::max(1, e->slots() - options_.express_slots)});
   }
-  metrics_.SetInFlightLimit(options_.max_in_flight_bytes);
+  metrics_.SetAdmissionLimits(options_.max_queue_requests, options_.max_in_flight_bytes);
   if (options_.reaping == Reaping::kTimerThread) {
     timer_ = std::thread([this] { RunTimer(); });
   }
@@ -88,15 +81,15 @@ BatchingScheduler::~BatchingScheduler() {
 absl::Status BatchingScheduler::Submit(std::unique_ptr<Job>& job) {
   const int64_t bytes = ProblemBytes(job->problem);
   const absl::Time now = clock_.Now();
-  const bool gathers =
-      options_.max_queue_delay > absl::ZeroDuration() && SharesLaunches(job->problem);
+  const bool gathers = options_.max_queue_delay > absl::ZeroDuration() && MayShare(*job);
+  job->workspace_bytes = WorkspaceBytes(job->problem);
   Effects effects;
   absl::Status status;
   {
     std::lock_guard lock(mutex_);
-    const size_t device = FreeDevice(bytes);
+    const size_t device = FreeDevice(*job);
     const bool waits = device == devices_.size() || gathers;
-    status = CheckJob(*job, bytes, now);
+    status = CheckJob(*job, now);
     if (!job->reserved) {
       if (status.ok() && device == devices_.size()) status = CheckWait(*job, now);
       if (status.ok()) status = MakeRoom(*job, bytes, waits, effects);
@@ -110,8 +103,7 @@ absl::Status BatchingScheduler::Submit(std::unique_ptr<Job>& job) {
       ++filing_jobs_;
     } else {
       auto batch = std::make_unique<Batch>();
-      batch->reason =
-          SharesLaunches(job->problem) ? BatchCloseReason::kSlotFree : BatchCloseReason::kSingle;
+      batch->reason = MayShare(*job) ? BatchCloseReason::kSlotFree : BatchCloseReason::kSingle;
       batch->jobs.push_back(std::move(job));
       AddLaunch(device, std::move(batch), now, effects);
     }
@@ -125,7 +117,7 @@ absl::Status BatchingScheduler::Submit(std::unique_ptr<Job>& job) {
 
 void BatchingScheduler::WaitInQueue(std::unique_ptr<Job> job) {
   std::optional<JobKeys> keys;
-  if (SharesLaunches(job->problem)) {
+  if (MayShare(*job)) {
     keys = MakeJobKeys(*job, parameters_);
   }
   Effects effects;
@@ -147,12 +139,20 @@ void BatchingScheduler::WaitInQueue(std::unique_ptr<Job> job) {
   Apply(std::move(effects));
 }
 
-size_t BatchingScheduler::FreeDevice(int64_t bytes) const {
+int64_t BatchingScheduler::WorkspaceBytes(const NormProblem& problem) const {
+  if (ProblemBytes(problem) <= options_.express_bytes) return 0;
+  int64_t most = 0;
+  for (const BatchExecutor* e : executors_) most = std::max(most, e->WorkspaceBytes(problem));
+  return most;
+}
+
+size_t BatchingScheduler::FreeDevice(const Job& job) const {
+  const int64_t bytes = ProblemBytes(job.problem);
   size_t best = devices_.size();
   for (size_t i = 0; i < devices_.size(); ++i) {
     if (devices_[i].free_slots > 0 && executors_[i]->healthy() &&
         (bytes <= options_.express_bytes || devices_[i].other_slots > 0) &&
-        bytes <= executors_[i]->max_batch_bytes() &&
+        LaunchBytes(job) <= executors_[i]->max_batch_bytes() &&
         (best == devices_.size() ||
          devices_[i].outstanding_bytes < devices_[best].outstanding_bytes)) {
       best = i;

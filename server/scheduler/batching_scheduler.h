@@ -84,9 +84,10 @@ class BatchingScheduler final : public Scheduler {
 
   absl::Status Submit(std::unique_ptr<Job>& job) override ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<std::unique_ptr<Reservation>> Reserve(uint64_t flow, int64_t bytes,
-                                                       int64_t largest_job_bytes) override
+                                                       const NormProblem& largest_job) override
       ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::StatusOr<InputMemory> LeaseInput(int64_t bytes) override ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<JobMemory> LeaseMemory(const NormProblem& problem, int64_t input_bytes) override
+      ABSL_LOCKS_EXCLUDED(mutex_);
   void ReapQueue() override ABSL_LOCKS_EXCLUDED(mutex_);
   SchedulerLoad Load() const override ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -120,9 +121,11 @@ class BatchingScheduler final : public Scheduler {
 
   class BudgetShare;  // what Reserve hands out
 
+  /// The most that any device needs for it; not asked for launches of up to express_bytes, whose
+  /// workspace is small too.
+  int64_t WorkspaceBytes(const NormProblem& problem) const;
   /// Whether the job may be accepted at all, whatever waits.
-  absl::Status CheckJob(const Job& job, int64_t bytes, absl::Time now)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CheckJob(const Job& job, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// Refuses a job that cannot be done by its deadline behind what waits.
   absl::Status CheckWait(const Job& job, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// Finds room in the byte budget and, for a job that waits, in the queue; ends waiting jobs of
@@ -147,8 +150,8 @@ class BatchingScheduler final : public Scheduler {
   absl::Time OrderTime(const Job& job, absl::Time submitted) const {
     return std::min(job.deadline, submitted + options_.max_deference);
   }
-  /// The least loaded healthy device with a free slot for `bytes`, or devices_.size().
-  size_t FreeDevice(int64_t bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// The least loaded healthy device with a free slot for the job, or devices_.size().
+  size_t FreeDevice(const Job& job) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// Largest job that a healthy device takes; -1 with none healthy.
   int64_t LargestHealthyBytes() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AddLaunch(size_t device, std::unique_ptr<Batch> batch, absl::Time now, Effects& effects)

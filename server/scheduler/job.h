@@ -25,10 +25,14 @@ struct InputTensor {
   bool page_locked = false;  // all of it, in one run: it is taken from where it lies
 };
 
-/// Memory of an executor in which inputs can be put together before their job exists; what lies in
-/// it, each tensor at a multiple of 256 bytes, is page_locked to that executor's batches.
-struct InputMemory {
-  std::shared_ptr<std::byte> bytes;
+/// Memory of an executor that a job brings along, so that its batch, which is that job alone, needs
+/// no other of that kind.
+struct JobMemory {
+  /// For inputs that are put together before their job exists; what lies in it, each tensor at a
+  /// multiple of 256 bytes, is page_locked to that executor's batches.
+  std::shared_ptr<std::byte> inputs;
+  std::shared_ptr<std::byte> outputs;    // set where the job brings any
+  std::shared_ptr<std::byte> workspace;  // where kernels' workspace is host memory, and needed
 };
 
 /// An output tensor in staging memory. `data` stays valid, and its memory out of the pool, while a
@@ -83,10 +87,19 @@ struct Job {
   /// Set by the transport when the caller has gone; looked at before the job is launched. Shared
   /// with the call.
   std::shared_ptr<std::atomic<bool>> cancelled;
+  /// Of its launch on the device beside inputs and outputs; set by the scheduler.
+  int64_t workspace_bytes = 0;
+  /// Where it brings memory, it travels alone.
+  JobMemory memory;
   /// Its bytes are part of a Reservation that outlives it: they are not counted again, and what
   /// others have in the server neither refuses nor displaces it.
   bool reserved = false;
   absl::AnyInvocable<void(JobResult)> done;
 };
+
+/// What a launch of the job alone takes of a device: inputs, outputs and workspace.
+inline int64_t LaunchBytes(const Job& job) {
+  return ProblemBytes(job.problem) + job.workspace_bytes;
+}
 
 }  // namespace norm::server

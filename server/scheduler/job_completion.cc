@@ -33,6 +33,7 @@ void CompleteBatch(std::unique_ptr<Batch> batch, const std::string& device_name)
     timing.device = device_name;
     timing.batch_requests = static_cast<int64_t>(batch->jobs.size());
     timing.batch_rows = rows;
+    job.memory = JobMemory();  // results hold theirs
     auto done = std::move(job.done);
     done(std::move(batch->results[i]));
   }
@@ -42,6 +43,7 @@ void CompleteUnstarted(std::unique_ptr<Job> job, absl::Status status, absl::Time
   JobResult result;
   result.status = std::move(status);
   result.timing.queue = Waited(*job, now);
+  job->memory = JobMemory();
   auto done = std::move(job->done);
   done(std::move(result));
 }

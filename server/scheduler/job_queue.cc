@@ -155,7 +155,7 @@ bool JobQueue::Lead(Priority priority, const BatchLimits& limits, Popped& popped
       const Position position = *next;
       const Entry& entry = entries_.at(position.second);
       const bool cancelled = IsCancelled(*entry.job);
-      if (!cancelled && entry.bytes <= limits.max_job_bytes) {
+      if (!cancelled && LaunchBytes(*entry.job) <= limits.max_job_bytes) {
         AdvanceTo(of, of.turns.begin()->tag);
         std::optional<JobKeys> keys = entry.keys;
         popped.batch = std::make_unique<Batch>();
@@ -202,6 +202,7 @@ void JobQueue::Fill(JobKeys first, const BatchLimits& limits, Popped& popped) {
 
   int64_t rows = batch.jobs.front()->problem.rows;
   int64_t bytes = ProblemBytes(batch.jobs.front()->problem);
+  int64_t workspace_bytes = batch.jobs.front()->workspace_bytes;
   SegmentedJobs segments;
   segments.Add(0, std::move(first.segment), std::move(batch.jobs.front()));
   batch.jobs.clear();
@@ -219,7 +220,9 @@ void JobQueue::Fill(JobKeys first, const BatchLimits& limits, Popped& popped) {
     } else if (problem.rows > limits.max_rows - rows) {
       batch.reason = BatchCloseReason::kRows;
       break;
-    } else if (more_bytes > limits.max_bytes - bytes) {
+    } else if (more_bytes > limits.max_bytes - bytes ||
+               more_bytes + entry.job->workspace_bytes >
+                   limits.max_job_bytes - bytes - workspace_bytes) {
       batch.reason = BatchCloseReason::kBytes;
       break;
     } else if (starts_one && static_cast<int64_t>(segments.count()) >= limits.max_segments) {
@@ -228,6 +231,7 @@ void JobQueue::Fill(JobKeys first, const BatchLimits& limits, Popped& popped) {
     } else {
       rows += problem.rows;
       bytes += more_bytes;
+      workspace_bytes += entry.job->workspace_bytes;
       std::optional<SegmentKey> key = std::move(entry.keys->segment);
       segments.Add(segment, std::move(key), Serve(arrival));
     }
@@ -318,7 +322,7 @@ std::vector<std::unique_ptr<Job>> JobQueue::TakeCancelled() {
 }
 
 std::vector<std::unique_ptr<Job>> JobQueue::TakeLargerThan(int64_t bytes) {
-  return TakeIf([bytes](const Entry& entry) { return entry.bytes > bytes; });
+  return TakeIf([bytes](const Entry& entry) { return LaunchBytes(*entry.job) > bytes; });
 }
 
 int64_t JobQueue::BytesOf(uint64_t flow_id) const {

@@ -25,8 +25,9 @@ inline constexpr int64_t kMaxBatchSegments = 64;
 /// What a batch may hold. A single job is bounded by max_job_bytes alone.
 struct BatchLimits {
   int64_t max_rows = 0;
-  int64_t max_bytes = 0;      // of all its jobs, parameters counted once a segment
-  int64_t max_job_bytes = 0;  // of one job: larger ones are passed over
+  int64_t max_bytes = 0;  // of all its jobs, parameters counted once a segment
+  // LaunchBytes of one job, larger ones are passed over; and of the batch.
+  int64_t max_job_bytes = 0;
   // More segments than this gain little: the kernels launch anew for every few dozen.
   int64_t max_segments = kMaxBatchSegments;
 };
@@ -86,7 +87,7 @@ class JobQueue {
   std::vector<std::unique_ptr<Job>> TakeExpired(absl::Time now);
   /// Jobs whose caller has left, in order of arrival.
   std::vector<std::unique_ptr<Job>> TakeCancelled();
-  /// Jobs of more than `bytes`, in order of arrival; -1 takes all.
+  /// Jobs of more LaunchBytes than `bytes`, in order of arrival; -1 takes all.
   std::vector<std::unique_ptr<Job>> TakeLargerThan(int64_t bytes);
 
   bool empty() const { return entries_.empty(); }

@@ -18,15 +18,16 @@ class BatchingScheduler::BudgetShare final : public Reservation {
   const int64_t bytes_;
 };
 
-absl::StatusOr<std::unique_ptr<Reservation>> BatchingScheduler::Reserve(uint64_t flow,
-                                                                        int64_t bytes,
-                                                                        int64_t largest_job_bytes) {
+absl::StatusOr<std::unique_ptr<Reservation>> BatchingScheduler::Reserve(
+    uint64_t flow, int64_t bytes, const NormProblem& largest_job) {
   Job any;
   any.flow = flow;
+  any.problem = largest_job;
+  any.workspace_bytes = WorkspaceBytes(largest_job);
   Effects effects;
   {
     std::lock_guard lock(mutex_);
-    absl::Status status = CheckJob(any, largest_job_bytes, clock_.Now());
+    absl::Status status = CheckJob(any, clock_.Now());
     if (status.ok()) status = MakeRoom(any, bytes, /*waits=*/false, effects);
     if (!status.ok()) return status;
     in_flight_bytes_ += bytes;
@@ -37,7 +38,9 @@ absl::StatusOr<std::unique_ptr<Reservation>> BatchingScheduler::Reserve(uint64_t
   return std::make_unique<BudgetShare>(*this, flow, bytes);
 }
 
-absl::StatusOr<InputMemory> BatchingScheduler::LeaseInput(int64_t bytes) {
+absl::StatusOr<JobMemory> BatchingScheduler::LeaseMemory(const NormProblem& problem,
+                                                         int64_t input_bytes) {
+  const int64_t bytes = ProblemBytes(problem) + WorkspaceBytes(problem);
   BatchExecutor* least = nullptr;
   {
     std::lock_guard lock(mutex_);
@@ -51,7 +54,7 @@ absl::StatusOr<InputMemory> BatchingScheduler::LeaseInput(int64_t bytes) {
       }
     }
   }
-  if (least != nullptr) return least->LeaseInput(bytes);
+  if (least != nullptr) return least->LeaseMemory(problem, input_bytes);
   return WithRetryAfter(absl::UnavailableError("no healthy device takes this request"),
                         absl::Seconds(1));
 }

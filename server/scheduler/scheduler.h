@@ -38,15 +38,16 @@ class Scheduler {
   virtual absl::Status Submit(std::unique_ptr<Job>& job) = 0;
 
   /// Counts `bytes` as in flight for a request of this flow that comes as several jobs
-  /// (Job::reserved) of up to `largest_job_bytes` each, which the caller keeps within them: admitted
+  /// (Job::reserved), none larger than `largest_job`, which the caller keeps within them: admitted
   /// once, such a request is not refused or displaced half-way because others have filled the
   /// server. Errors: as Submit, of limits, budget, draining and devices.
   virtual absl::StatusOr<std::unique_ptr<Reservation>> Reserve(uint64_t flow, int64_t bytes,
-                                                               int64_t largest_job_bytes) = 0;
+                                                               const NormProblem& largest_job) = 0;
 
-  /// Memory of the device that is likely to run a job with so many bytes of inputs; see
-  /// BatchExecutor::LeaseInput, whose errors it has.
-  virtual absl::StatusOr<InputMemory> LeaseInput(int64_t bytes) = 0;
+  /// Memory of the device that is likely to run this job (Job::memory); see
+  /// BatchExecutor::LeaseMemory, whose errors it has.
+  virtual absl::StatusOr<JobMemory> LeaseMemory(const NormProblem& problem,
+                                                int64_t input_bytes) = 0;
 
   /// Completes queued jobs whose deadline has passed or whose `cancelled` is set. Called by the
   /// transport when it sees a caller leave, and by the scheduler's own timer.

@@ -57,24 +57,26 @@ void ChunkedRequest::Open() {
   }
   // Without the lock: making room may end jobs of others.
   std::unique_ptr<Reservation> reservation;
-  InputMemory memory;
+  JobMemory memory;
   if (status.ok()) status = Reserve(needs, &reservation, &memory);
   const std::lock_guard lock(mutex_);
   if (!status.ok()) return EndLocked(status);
   if (!error_.ok()) return;
   reservation_ = std::move(reservation);
-  if (memory.bytes != nullptr) {
-    assembly_ = std::make_shared<RowAssembly>(columns_, split_.rows, std::move(memory));
+  if (memory.inputs != nullptr) {
+    assembly_ =
+        std::make_shared<RowAssembly>(columns_, split_.rows, parameters_, std::move(memory));
   }
 }
 
 absl::Status ChunkedRequest::Reserve(const Needs& needs, std::unique_ptr<Reservation>* reservation,
-                                     InputMemory* memory) const {
-  auto reserved = context_.scheduler.Reserve(flow_, needs.reserved_bytes, needs.job_bytes);
+                                     JobMemory* memory) const {
+  auto reserved = context_.scheduler.Reserve(flow_, needs.reserved_bytes, needs.largest_job);
   if (!reserved.ok()) return reserved.status();
   *reservation = *std::move(reserved);
   if (needs.gathered_bytes == 0) return absl::OkStatus();
-  absl::StatusOr<InputMemory> leased = context_.scheduler.LeaseInput(needs.gathered_bytes);
+  absl::StatusOr<JobMemory> leased =
+      context_.scheduler.LeaseMemory(needs.largest_job, needs.gathered_bytes);
   if (!leased.ok()) return leased.status();
   *memory = *std::move(leased);
   return absl::OkStatus();
@@ -114,12 +116,14 @@ absl::Status ChunkedRequest::Plan(Needs* needs) {
                                      row_bytes_in_ + row_bytes_out_, split_.unit_rows)
                            : split_.rows;
   if (overlapping_) {
-    needs->job_bytes = ProblemBytes(RowsOf(problem_, std::min(job_rows_, split_.rows), true));
+    needs->largest_job = RowsOf(problem_, std::min(job_rows_, split_.rows), true);
     needs->reserved_bytes =
-        std::min(ProblemBytes(problem_), std::max(context_.stream.window_bytes, needs->job_bytes));
+        std::min(ProblemBytes(problem_),
+                 std::max(context_.stream.window_bytes, ProblemBytes(needs->largest_job)));
   } else {
-    needs->job_bytes = needs->reserved_bytes = ProblemBytes(problem_);
-    needs->gathered_bytes = RowAssembly::MemoryBytes(columns_, split_.rows);
+    needs->largest_job = problem_;
+    needs->reserved_bytes = ProblemBytes(problem_);
+    needs->gathered_bytes = RowAssembly::MemoryBytes(columns_, split_.rows, parameters_);
   }
   return absl::OkStatus();
 }
@@ -199,6 +203,7 @@ void ChunkedRequest::Pump() {
       --running_jobs_;
       EndLocked(status);
     }
+    job.reset();
     stream_.JobEnded(/*here=*/true);
   }
 }
@@ -228,17 +233,16 @@ std::unique_ptr<Job> ChunkedRequest::MakeJob(int64_t rows) {
   job->problem = piece->problem;
   job->inputs = parameters_;
   RowQueue::Owners owners;
-  std::shared_ptr<RowAssembly> assembly = std::move(assembly_);
   if (overlapping_) owners = queue_->Take(rows, &job->inputs);
-  if (assembly != nullptr) assembly->Fill(&job->inputs);
+  if (const auto assembly = std::move(assembly_); assembly != nullptr) assembly->MoveTo(job.get());
   job->flow = flow_;
   job->priority = priority_;
   job->deadline = deadline_;
   job->received = context_.clock.Now();
   job->cancelled = cancelled_;
   job->reserved = true;
-  job->done = [self = shared_from_this(), piece, owners = std::move(owners),
-               assembly = std::move(assembly)](JobResult result) mutable {
+  job->done = [self = shared_from_this(), piece,
+               owners = std::move(owners)](JobResult result) mutable {
     Stream& stream = self->stream_;
     self->OnJobDone(*piece, std::move(result));
     self.reset();

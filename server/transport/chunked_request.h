@@ -26,7 +26,8 @@ namespace norm::server {
 ///
 /// Rows that do not depend on each other become jobs as soon as they are here, as large as the
 /// arrivals and kJobBytes allow. The rest is gathered, in memory that a device takes it from, and is
-/// one job once `last` has come. Results wait for their turn and leave in order.
+/// one job once `last` has come; memory for its results is leased with that for its rows, so that
+/// it does not end for want of any. Results wait for their turn and leave in order.
 ///
 /// Memory:     rows waiting for their job: held_up_bytes(), which the stream keeps near the window by
 ///             not reading. Jobs whose results have not been written: the window, or one job where
@@ -100,15 +101,15 @@ class ChunkedRequest final : public std::enable_shared_from_this<ChunkedRequest>
   };
 
   struct Needs {
-    int64_t job_bytes = 0;       // of its largest job
+    NormProblem largest_job;
     int64_t reserved_bytes = 0;  // of what is in flight at once
-    int64_t gathered_bytes = 0;  // of memory that rows are put together in
+    int64_t gathered_bytes = 0;  // of memory that rows and parameters are put together in
   };
 
   absl::Status Decode() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Plan(Needs* needs) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Reserve(const Needs& needs, std::unique_ptr<Reservation>* reservation,
-                       InputMemory* memory) const ABSL_LOCKS_EXCLUDED(mutex_);
+                       JobMemory* memory) const ABSL_LOCKS_EXCLUDED(mutex_);
   /// OK when the rows were taken, else what the request ended with.
   absl::Status Take(const std::shared_ptr<const StreamMessage>& message)
       ABSL_LOCKS_EXCLUDED(mutex_);

@@ -14,9 +14,12 @@
 #include "grpcpp/resource_quota.h"
 #include "grpcpp/server.h"
 #include "grpcpp/server_builder.h"
+#include "server/transport/connections.h"
 #include "server/transport/echo_service.h"
 #include "server/transport/health.h"
 #include "server/transport/listen_address.h"
+#include "server/transport/listening_credentials.h"
+#include "server/transport/middleware/access.h"
 #include "server/transport/norm_service.h"
 #include "server/transport/queue_inbox.h"
 #include "server/transport/queue_poller.h"
@@ -67,6 +70,10 @@ class GrpcServer::Impl {
         !status.ok()) {
       return status;
     }
+    absl::StatusOr<std::unique_ptr<Security>> security = Security::Load(options_.security, log_);
+    if (!security.ok()) return security.status();
+    security_ = *std::move(security);
+    access_.emplace(*security_, context_.metrics, context_.clock, log_);
     // One reference that is never given back: with the last one, gRPC 1.51 waits for pollers of its
     // own that look up only every ten seconds, long after everything here has been drained.
     grpc_init();
@@ -75,7 +82,8 @@ class GrpcServer::Impl {
 
     grpc::ServerBuilder builder;
     int port = 0;
-    builder.AddListeningPort(options_.listen, grpc::InsecureServerCredentials(), &port);
+    credentials_ = ListeningCredentials(*access_);
+    builder.AddListeningPort(options_.listen, credentials_, &port);
     builder.RegisterService(&norm_service_);
     builder.RegisterService(&server_service_);
     builder.RegisterService(&echo_service_);
@@ -109,6 +117,7 @@ class GrpcServer::Impl {
                    ? absl::StrCat(options_.listen.substr(0, options_.listen.rfind(':')), ":", port)
                    : options_.listen;
     health_.emplace(server_->GetHealthCheckService(), context_.metrics);
+    context_.metrics.SetConnectionsReader(CountConnections);
     for (auto& queue : queues_) {
       QueueInbox& inbox = *inboxes_.emplace_back(std::make_unique<QueueInbox>(*queue));
       for (int i = 0; i < kArmedUnaryCalls; ++i) {
@@ -172,6 +181,9 @@ class GrpcServer::Impl {
   LiveCalls calls_;
   UnsentResponses unsent_;
   const ServingContext context_;
+  std::unique_ptr<Security> security_;
+  std::optional<AccessControl> access_;
+  std::shared_ptr<grpc::ServerCredentials> credentials_;
   NormalizationAsyncService norm_service_;
   ServerService server_service_;
   EchoAsyncService echo_service_;

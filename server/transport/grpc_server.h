@@ -11,6 +11,7 @@
 #include "server/observability/metrics.h"
 #include "server/scheduler/clock.h"
 #include "server/scheduler/scheduler.h"
+#include "server/security/security.h"
 #include "server/transport/server_description.h"
 
 namespace norm::server {
@@ -36,6 +37,7 @@ struct GrpcServerOptions {
   absl::Duration keepalive_timeout = absl::Seconds(20);
   absl::Duration drain_delay = absl::ZeroDuration();
   absl::Duration drain_timeout = absl::Seconds(25);
+  SecurityOptions security;  // plaintext, open to everybody
 };
 
 /// Serves NormalizationService, ServerService, EchoService, grpc.health.v1 and reflection.
@@ -45,7 +47,8 @@ struct GrpcServerOptions {
 /// Threads:    SetHealthy and Drain may be called from any thread; Drain once at a time.
 class GrpcServer {
  public:
-  /// Errors: INVALID_ARGUMENT for a bad address, UNAVAILABLE when it cannot be bound.
+  /// Errors: INVALID_ARGUMENT for a bad address or a file of `options.security` that cannot be used,
+  /// UNAVAILABLE when the address cannot be bound.
   static absl::StatusOr<std::unique_ptr<GrpcServer>> Start(const GrpcServerOptions& options,
                                                            ServerDescription description,
                                                            Scheduler& scheduler, Metrics& metrics,
@@ -57,8 +60,8 @@ class GrpcServer {
   /// host:port with the port that was bound.
   const std::string& address() const;
 
-  /// Health of "" and of the service, and normd_ready: SERVING while healthy and not draining. A
-  /// server starts NOT_SERVING.
+  /// Health of "" and of each service, and normd_ready: SERVING while healthy and not draining;
+  /// "liveness": while healthy. A server starts NOT_SERVING.
   void SetHealthy(bool healthy);
 
   /// Health NOT_SERVING at once; serves for options.drain_delay more; then refuses new calls, ends

@@ -3,7 +3,9 @@
 namespace norm::server {
 namespace {
 
-constexpr char kServiceName[] = "norm.v1.NormalizationService";
+constexpr const char* kServices[] = {"", "norm.v1.NormalizationService", "norm.v1.ServerService",
+                                     "norm.v1.EchoService"};
+constexpr char kLiveness[] = "liveness";
 
 }  // namespace
 
@@ -29,8 +31,8 @@ void Health::SetDraining() {
 
 void Health::Publish() {
   const bool serving = healthy_ && !draining_;
-  service_->SetServingStatus("", serving);
-  service_->SetServingStatus(kServiceName, serving);
+  for (const char* const service : kServices) service_->SetServingStatus(service, serving);
+  service_->SetServingStatus(kLiveness, healthy_);
   metrics_.SetReady(serving);
 }
 

@@ -9,8 +9,9 @@
 
 namespace norm::server {
 
-/// SERVING for "" and "norm.v1.NormalizationService" while healthy and not draining. Starts
-/// NOT_SERVING.
+/// SERVING for "" and each service of norm.v1 while healthy and not draining; for "liveness" while
+/// healthy, draining or not, so that a supervisor does not restart what is finishing its work.
+/// Starts NOT_SERVING.
 ///
 /// Threads:  safe.
 class Health {

@@ -36,7 +36,7 @@ const wire::Payload& Bytes(const StreamMessage& message, TensorRole role) {
   return message.bytes.payload(Field(message.request.rows(), role));
 }
 
-/// Where the next tensor may begin behind one of so many bytes: see InputMemory.
+/// Where the next tensor may begin behind one of so many bytes: see JobMemory.
 int64_t Aligned(int64_t bytes) { return (bytes + 255) / 256 * 256; }
 
 std::string FieldName(TensorRole role) { return absl::StrCat("rows.", TensorRoleName(role)); }
@@ -120,15 +120,37 @@ RowQueue::Owners RowQueue::Take(int64_t rows, std::array<InputTensor, kTensorRol
   return owners;
 }
 
-int64_t RowAssembly::MemoryBytes(const std::vector<RowColumn>& columns, int64_t rows) {
+int64_t RowAssembly::MemoryBytes(const std::vector<RowColumn>& columns, int64_t rows,
+                                 const Inputs& whole) {
   int64_t bytes = 0;
   for (const RowColumn& column : columns) bytes += Aligned(rows * column.row_bytes);
+  for (const InputTensor& input : whole) bytes += Aligned(input.size_bytes);
   return bytes;
+}
+
+RowAssembly::RowAssembly(std::vector<RowColumn> columns, int64_t rows, const Inputs& whole,
+                         JobMemory memory)
+    : columns_(std::move(columns)), rows_(rows), memory_(std::move(memory)) {
+  std::byte* at = memory_.inputs.get();
+  ForEach([&](const RowColumn& column, std::byte* place) {
+    at = place + Aligned(rows_ * column.row_bytes);
+  });
+  for (size_t i = 0; i < whole.size(); ++i) {
+    if (whole[i].size_bytes == 0) continue;
+    std::byte* const place = at;
+    for (const absl::Span<const std::byte> run : whole[i].runs) {
+      at = std::copy(run.begin(), run.end(), at);
+    }
+    whole_[i] = {{absl::MakeConstSpan(place, static_cast<size_t>(at - place))},
+                 whole[i].size_bytes,
+                 /*page_locked=*/true};
+    at = place + Aligned(whole[i].size_bytes);
+  }
 }
 
 template <typename Visit>
 void RowAssembly::ForEach(Visit visit) const {
-  std::byte* at = memory_.bytes.get();
+  std::byte* at = memory_.inputs.get();
   for (const RowColumn& column : columns_) {
     visit(column, at);
     at += Aligned(rows_ * column.row_bytes);
@@ -141,14 +163,16 @@ void RowAssembly::Copy(const StreamMessage& message, int64_t first_row) const {
   });
 }
 
-void RowAssembly::Fill(std::array<InputTensor, kTensorRoleCount>* inputs) const {
+void RowAssembly::MoveTo(Job* job) {
+  job->inputs = whole_;
   ForEach([&](const RowColumn& column, const std::byte* at) {
-    InputTensor& input = (*inputs)[static_cast<size_t>(column.role)];
+    InputTensor& input = job->inputs[static_cast<size_t>(column.role)];
     input.size_bytes = rows_ * column.row_bytes;
     if (input.size_bytes == 0) return;
     input.runs = {absl::MakeConstSpan(at, static_cast<size_t>(input.size_bytes))};
     input.page_locked = true;
   });
+  job->memory = std::move(memory_);
 }
 
 void RowQueue::Clear() {

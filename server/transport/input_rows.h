@@ -61,19 +61,23 @@ class RowQueue {
   int64_t bytes_ = 0;
 };
 
-/// Rows put together in memory that an executor takes inputs from: the host's one copy.
+/// Rows put together, and inputs that came with the header, in memory that an executor takes them
+/// from: the host's one copy.
 class RowAssembly {
  public:
-  /// Bytes of memory for so many rows.
-  static int64_t MemoryBytes(const std::vector<RowColumn>& columns, int64_t rows);
+  using Inputs = std::array<InputTensor, kTensorRoleCount>;
 
-  RowAssembly(std::vector<RowColumn> columns, int64_t rows, InputMemory memory)
-      : columns_(std::move(columns)), rows_(rows), memory_(std::move(memory)) {}
+  /// Bytes of memory for so many rows and for what `whole` holds.
+  static int64_t MemoryBytes(const std::vector<RowColumn>& columns, int64_t rows,
+                             const Inputs& whole);
+
+  /// Copies what `whole` holds. `memory`: MemoryBytes for inputs at least.
+  RowAssembly(std::vector<RowColumn> columns, int64_t rows, const Inputs& whole, JobMemory memory);
 
   /// Copies the rows of a message, as CountRows found them, to their place.
   void Copy(const StreamMessage& message, int64_t first_row) const;
-  /// Fills the columns of `inputs` with all rows; this object keeps their bytes alive.
-  void Fill(std::array<InputTensor, kTensorRoleCount>* inputs) const;
+  /// Gives the job all inputs, and the memory that they lie in.
+  void MoveTo(Job* job);
 
  private:
   /// Calls visit(column, its place).
@@ -82,7 +86,8 @@ class RowAssembly {
 
   const std::vector<RowColumn> columns_;
   const int64_t rows_;
-  const InputMemory memory_;
+  Inputs whole_;  // in `memory_`
+  JobMemory memory_;
 };
 
 }  // namespace norm::server

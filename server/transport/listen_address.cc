@@ -1,5 +1,7 @@
 #include "server/transport/listen_address.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -11,6 +13,20 @@
 #include "absl/strings/string_view.h"
 
 namespace norm::server {
+namespace {
+
+bool IsLoopback(const sockaddr& address) {
+  if (address.sa_family == AF_INET) {
+    const auto& v4 = reinterpret_cast<const sockaddr_in&>(address);
+    return (ntohl(v4.sin_addr.s_addr) >> 24) == IN_LOOPBACKNET;
+  }
+  if (address.sa_family != AF_INET6) return false;
+  const in6_addr& v6 = reinterpret_cast<const sockaddr_in6&>(address).sin6_addr;
+  return IN6_IS_ADDR_LOOPBACK(&v6) ||
+         (IN6_IS_ADDR_V4MAPPED(&v6) && v6.s6_addr[12] == IN_LOOPBACKNET);
+}
+
+}  // namespace
 
 absl::StatusOr<SocketAddress> ResolveListenAddress(const std::string& listen) {
   const size_t colon = listen.rfind(':');
@@ -35,6 +51,15 @@ absl::StatusOr<SocketAddress> ResolveListenAddress(const std::string& listen) {
         absl::StrCat("address '", listen, "': host ", host, ": ", gai_strerror(error)));
   }
   return SocketAddress(found, freeaddrinfo);
+}
+
+bool ReachesBeyondLoopback(const std::string& listen) {
+  const absl::StatusOr<SocketAddress> first = ResolveListenAddress(listen);
+  if (!first.ok()) return false;
+  for (const addrinfo* one = first->get(); one != nullptr; one = one->ai_next) {
+    if (!IsLoopback(*one->ai_addr)) return true;
+  }
+  return false;
 }
 
 absl::StatusOr<int> BindSocket(const addrinfo& address, const std::string& listen, bool shared) {

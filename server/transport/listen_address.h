@@ -17,6 +17,10 @@ using SocketAddress = std::unique_ptr<addrinfo, void (*)(addrinfo*)>;
 /// when it is no host:port or the host is unknown.
 absl::StatusOr<SocketAddress> ResolveListenAddress(const std::string& listen);
 
+/// Whether `listen` names an address that is not a loopback one, so that other machines may reach it.
+/// False for what cannot be resolved: nothing can be bound there either.
+bool ReachesBeyondLoopback(const std::string& listen);
+
 /// A socket bound to it, with SO_REUSEPORT where it is `shared`; the caller closes it. Errors:
 /// UNAVAILABLE with the system's reason, naming `listen`.
 absl::StatusOr<int> BindSocket(const addrinfo& address, const std::string& listen, bool shared);

@@ -12,6 +12,7 @@
 #include "norm/v1/normalization.grpc.pb.h"
 #include "norm/v1/server.grpc.pb.h"
 #include "tests/integration/await.h"
+#include "tests/integration/health_check.h"
 #include "tests/support/cpu_server.h"
 #include "tests/support/request_builder.h"
 
@@ -24,32 +25,8 @@ using norm::test::InProcessServerOptions;
 
 class ServicesTest : public testing::Test {
  protected:
-  /// grpc.health.v1.Health/Check; its messages are one field each: service = 1 (string), status = 1
-  /// (enum).
-  std::string CheckHealth(const std::string& service) {
-    std::string request;
-    if (!service.empty())
-      request = "\x0a" + std::string(1, static_cast<char>(service.size())) + service;
-    grpc::Slice slice(request);
-    grpc::ByteBuffer bytes(&slice, 1);
-    grpc::ByteBuffer response;
-    grpc::ClientContext context;
-    grpc::CompletionQueue queue;
-    grpc::GenericStub stub(channel_);
-    auto call = stub.PrepareUnaryCall(&context, "/grpc.health.v1.Health/Check", bytes, &queue);
-    call->StartCall();
-    grpc::Status status;
-    call->Finish(&response, &status, this);
-    void* tag = nullptr;
-    bool ok = false;
-    queue.Next(&tag, &ok);
-    if (!status.ok()) return std::to_string(status.error_code());
-    grpc::Slice answer;
-    if (!response.DumpToSingleSlice(&answer).ok()) return "unreadable";
-    const std::string text(reinterpret_cast<const char*>(answer.begin()), answer.size());
-    if (text == "\x08\x01") return "SERVING";
-    if (text == "\x08\x02") return "NOT_SERVING";
-    return "other";
+  std::string CheckHealth(const std::string& service) const {
+    return norm::test::CheckHealth(channel_, service);
   }
 
   CpuServer cpu_;
@@ -106,14 +83,16 @@ TEST_F(ServicesTest, StatisticsCountWhatWasServed) {
 }
 
 TEST_F(ServicesTest, HealthFollowsReadiness) {
-  for (const char* service : {"", "norm.v1.NormalizationService"}) {
-    EXPECT_EQ(CheckHealth(service), "SERVING");
-  }
+  const std::vector<std::string> services = {"", "norm.v1.NormalizationService",
+                                             "norm.v1.ServerService", "norm.v1.EchoService"};
+  for (const std::string& service : services) EXPECT_EQ(CheckHealth(service), "SERVING") << service;
+  EXPECT_EQ(CheckHealth("liveness"), "SERVING");
   EXPECT_EQ(CheckHealth("no.such.Service"), std::to_string(grpc::StatusCode::NOT_FOUND));
   cpu_.server.server().SetHealthy(false);
-  for (const char* service : {"", "norm.v1.NormalizationService"}) {
-    EXPECT_EQ(CheckHealth(service), "NOT_SERVING");
+  for (const std::string& service : services) {
+    EXPECT_EQ(CheckHealth(service), "NOT_SERVING") << service;
   }
+  EXPECT_EQ(CheckHealth("liveness"), "NOT_SERVING");
   cpu_.server.server().SetHealthy(true);
   EXPECT_EQ(CheckHealth(""), "SERVING");
 }

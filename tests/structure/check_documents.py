@@ -56,7 +56,7 @@ def check(root):
     used = set()
     for file in (root / "tests").rglob("CMakeLists.txt"):
         used.update(re.findall(r"LABELS\s+\"?(\w+)", file.read_text()))
-    for label in re.findall(r"^\| `(cpu|gpu|integration|structure|bench)` \|", contributing, re.MULTILINE):
+    for label in re.findall(r"^\| `(cpu|deploy|gpu|image|integration|structure|bench)` \|", contributing, re.MULTILINE):
         if label not in used and label != "gpu":
             errors.append(f"CONTRIBUTING.md: no test has the label {label}")
     return errors

@@ -19,6 +19,7 @@ struct FakeBatchExecutorOptions {
   std::string device_name = "fake";
   int slots = 1;
   int64_t max_batch_bytes = int64_t{1} << 40;
+  int64_t workspace_bytes = 0;  // of any problem
 };
 
 /// Holds each batch from Start until one of the Finish calls, which run `done` on the calling
@@ -35,9 +36,17 @@ class FakeBatchExecutor final : public server::BatchExecutor {
   bool healthy() const override { return healthy_.load(); }
   int64_t max_batch_bytes() const override { return options_.max_batch_bytes; }
 
-  absl::StatusOr<server::InputMemory> LeaseInput(int64_t bytes) override {
-    return server::InputMemory{std::shared_ptr<std::byte>(new std::byte[static_cast<size_t>(bytes)],
-                                                          std::default_delete<std::byte[]>())};
+  int64_t WorkspaceBytes(const server::NormProblem&) const override {
+    return options_.workspace_bytes;
+  }
+
+  absl::StatusOr<server::JobMemory> LeaseMemory(const server::NormProblem& problem,
+                                                int64_t input_bytes) override {
+    const auto allocate = [](int64_t bytes) {
+      return std::shared_ptr<std::byte>(new std::byte[static_cast<size_t>(bytes)],
+                                        std::default_delete<std::byte[]>());
+    };
+    return server::JobMemory{allocate(input_bytes), allocate(server::ProblemBytes(problem))};
   }
 
   void Start(std::unique_ptr<server::Batch> batch, BatchDone done) override {

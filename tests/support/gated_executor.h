@@ -62,8 +62,12 @@ class GatedExecutor final : public server::BatchExecutor {
   int slots() const override { return inner_.slots(); }
   bool healthy() const override { return inner_.healthy(); }
   int64_t max_batch_bytes() const override { return inner_.max_batch_bytes(); }
-  absl::StatusOr<server::InputMemory> LeaseInput(int64_t bytes) override {
-    return inner_.LeaseInput(bytes);
+  int64_t WorkspaceBytes(const server::NormProblem& problem) const override {
+    return inner_.WorkspaceBytes(problem);
+  }
+  absl::StatusOr<server::JobMemory> LeaseMemory(const server::NormProblem& problem,
+                                                int64_t input_bytes) override {
+    return inner_.LeaseMemory(problem, input_bytes);
   }
 
   void Start(std::unique_ptr<server::Batch> batch, BatchDone done) override {

@@ -1,8 +1,10 @@
 #include "call_status.h"
 
 #include <string>
+#include <utility>
 
 #include "absl/strings/cord.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -17,6 +19,28 @@ constexpr absl::string_view kUnreachable = "normd.client/unreachable";
 constexpr absl::string_view kRetryInfo = "type.googleapis.com/google.rpc.RetryInfo";
 constexpr char kPushbackTrailer[] = "grpc-retry-pushback-ms";
 
+/// What a connection that could not be made tells of the two ends' settings; gRPC says only what
+/// happened on the socket.
+std::string Explain(const std::string& message) {
+  constexpr std::pair<absl::string_view, absl::string_view> kMeanings[] = {
+      {"wrong version number", "the server does not speak TLS there"},
+      {"certificate verify failed",
+       "the server's certificate does not lead to the authorities given, or is not valid now"},
+      {"is not in peer certificate",
+       "the server's certificate is for another name; TlsOptions::server_name (normctl: "
+       "--tls-name) "
+       "tells which to expect"},
+      {"Socket closed",
+       "the server may take nothing but TLS there, or want a client certificate of its "
+       "authorities"},
+  };
+  if (!absl::StrContains(message, "failed to connect to all addresses")) return message;
+  for (const auto& [text, meaning] : kMeanings) {
+    if (absl::StrContains(message, text)) return absl::StrCat(meaning, " (", message, ")");
+  }
+  return message;
+}
+
 void AddDetails(const norm::v1::Status& details, absl::Status* status) {
   for (const google::protobuf::Any& detail : details.details()) {
     status->SetPayload(detail.type_url(), absl::Cord(detail.value()));
@@ -29,7 +53,8 @@ absl::Status ToAbslStatus(const grpc::Status& status, const grpc::ClientContext&
                           Connection connection) {
   if (status.ok()) return absl::OkStatus();
   const bool cut_off = status.error_code() == grpc::StatusCode::CANCELLED;
-  absl::Status result(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+  absl::Status result(static_cast<absl::StatusCode>(status.error_code()),
+                      Explain(status.error_message()));
   if (cut_off) {
     result = absl::UnavailableError(absl::StrCat("the server or the connection ended the call",
                                                  status.error_message().empty() ? "" : ": ",

@@ -4,7 +4,6 @@
 
 #include "absl/time/time.h"
 #include "grpcpp/create_channel.h"
-#include "grpcpp/security/credentials.h"
 #include "grpcpp/support/channel_arguments.h"
 
 namespace norm::client {
@@ -30,15 +29,18 @@ grpc::ChannelArguments Arguments(const ClientOptions& options, int index) {
     arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS,
                      static_cast<int>(absl::ToInt64Milliseconds(kKeepaliveTimeout)));
   }
+  if (options.tls.has_value() && !options.tls->server_name.empty()) {
+    arguments.SetSslTargetNameOverride(options.tls->server_name);
+  }
   return arguments;
 }
 
 }  // namespace
 
-ChannelPool::ChannelPool(const std::string& address, const ClientOptions& options) {
+ChannelPool::ChannelPool(const std::string& address, const ClientOptions& options,
+                         const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
   for (int i = 0; i < options.connections; ++i) {
-    channels_.push_back(grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(),
-                                                  Arguments(options, i)));
+    channels_.push_back(grpc::CreateCustomChannel(address, credentials, Arguments(options, i)));
   }
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "grpcpp/channel.h"
+#include "grpcpp/security/credentials.h"
 #include "norm/client/options.h"
 
 namespace norm::client {
@@ -15,7 +16,8 @@ namespace norm::client {
 /// Channels with one TCP connection each, taken in turn.
 class ChannelPool {
  public:
-  ChannelPool(const std::string& address, const ClientOptions& options);
+  ChannelPool(const std::string& address, const ClientOptions& options,
+              const std::shared_ptr<grpc::ChannelCredentials>& credentials);
 
   /// Threads: any.
   const std::shared_ptr<grpc::Channel>& Next();

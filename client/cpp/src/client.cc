@@ -10,6 +10,7 @@
 #include "absl/time/clock.h"
 #include "answer_threads.h"
 #include "call_status.h"
+#include "channel_credentials.h"
 #include "channel_pool.h"
 #include "echo_stream.h"
 #include "encoded_request.h"
@@ -54,8 +55,9 @@ absl::Status Validate(const std::string& address, const ClientOptions& options) 
 
 class Client::Impl {
  public:
-  Impl(const std::string& address, const ClientOptions& options)
-      : retry_(options.retry), chunks_(options.chunks), channels_(address, options) {}
+  Impl(const std::string& address, const ClientOptions& options,
+       const std::shared_ptr<grpc::ChannelCredentials>& credentials)
+      : retry_(options.retry), chunks_(options.chunks), channels_(address, options, credentials) {}
 
   /// All tries of one call.
   absl::StatusOr<grpc::ByteBuffer> Call(const UnaryCall& call) {
@@ -152,7 +154,10 @@ class Client::Impl {
 absl::StatusOr<std::unique_ptr<Client>> Client::Create(const std::string& address,
                                                        const ClientOptions& options) {
   if (absl::Status status = Validate(address, options); !status.ok()) return status;
-  return std::unique_ptr<Client>(new Client(std::make_unique<Impl>(address, options)));
+  const auto credentials = MakeChannelCredentials(address, options);
+  if (!credentials.ok()) return credentials.status();
+  return std::unique_ptr<Client>(
+      new Client(std::make_unique<Impl>(address, options, *credentials)));
 }
 
 Client::Client(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

@@ -2,11 +2,13 @@
 """Measures what normd promises of its serving path: every load by `normctl bench`, one after another on one machine.
 
 Usage: bars.py --normd PROGRAM --normctl PROGRAM --out FILE.json [--sweep FILE.json] [--peer PROGRAM ARGUMENT...]
-       [--device cuda|cpu] [--seconds S] [--warm-up S] [--only NAME,...] [--commit HASH]
+       [--device cuda|cpu] [--seconds S] [--warm-up S] [--only NAME,...] [--commit HASH] [--triton NORM_CALL_BENCH DESCRIPTORS]
 
 --peer, the last flag, is a command that serves norm.v1 (client/normctl/peers): `--listen` and `--port-file` are added, and it is
 measured by the loads that have a peer. FILE.json holds each load's command and what bench said; readme_tables.py writes the
-table of README.md from it. --sweep also measures latency against load, for bench_plot.py.
+table of README.md from it. --sweep also measures latency against load, for bench_plot.py. --triton measures the Triton Inference Server
+(peers/triton_server.py says what it needs), normd and normd's echo in turn, by the program norm_call_bench: it sends one encoded
+message again and again, of norm.v1 (DESCRIPTORS: norm_v1.binpb) or of KServe v2. Without Triton on this machine that part is skipped.
 """
 
 import argparse
@@ -49,19 +51,36 @@ PEER_LOADS = {
     "large": (LARGE, 6),
     "lone": ("--shape 4x4096 --connections 1 --in-flight 1", 1),
 }
+# name: (rows of 4096 bf16, connections, calls in flight on each, share of --seconds)
+CALL_LOADS = {
+    "small": (4, 16, 8, 1),
+    "1mib": (128, 4, 4, 1),
+    "large": (8192, 4, 1, 2),
+    "lone": (4, 1, 1, 1),
+}
+TRITON_SERVER = pathlib.Path(__file__).resolve().parents[1] / "peers/triton_server.py"
+TRITON_NOT_FOUND = 3  # exit status
+
+
+class NotServing(RuntimeError):
+    """A server ended before it was ready."""
+
+    def __init__(self, program, status):
+        super().__init__(f"{program} ended with {status} before it was ready")
+        self.status = status
 
 
 def await_ports(process, path):
     while not path.exists():
         if process.poll() is not None:
-            raise RuntimeError(f"{process.args[0]} ended with {process.returncode} before it was ready")
+            raise NotServing(process.args[0], process.returncode)
         time.sleep(0.02)
-    return dict(line.split("=", 1) for line in path.read_text().split())["grpc"]
+    return dict(line.split("=", 1) for line in path.read_text().split())
 
 
 @contextlib.contextmanager
 def serving(command, folder, port_file_flag):
-    """The address of a server that runs `command` on a free port."""
+    """What a server that runs `command` on a free port wrote when it was ready; "grpc" is its address."""
     ports = pathlib.Path(folder) / f"ports{time.monotonic_ns()}"
     process = subprocess.Popen([*command, "--listen=127.0.0.1:0", f"{port_file_flag}={ports}"], stdout=subprocess.DEVNULL)
     try:
@@ -127,6 +146,60 @@ def describe(name, run):
     return text
 
 
+def call_bench(options, address, messages, load, folder):
+    """What norm_call_bench reports where its first response is right and no call failed; otherwise an error."""
+    import call_messages
+    rows, connections, in_flight, share = load
+    x = call_messages.draw(rows, 4096)
+    message, response = pathlib.Path(folder) / "request", pathlib.Path(folder) / "response"
+    message.write_bytes(messages.encode(x))
+    flags = [f"--method={messages.METHOD}", f"--connections={connections}", f"--in_flight={in_flight}", f"--warm_up={options.warm_up:g}",
+             f"--duration={options.seconds * share:g}", f"--response_bytes={x.nbytes}"]
+    done = subprocess.run([options.triton[0], *flags, f"--server={address}", f"--message={message}", f"--save={response}"],
+                          capture_output=True, text=True)
+    command = {"command": " ".join(["norm_call_bench", *flags])}
+    if done.returncode != 0:
+        return command | {"error": done.stderr.strip()}
+    report = json.loads(done.stdout)
+    if report["failed"]:
+        return command | {"error": f"{report['failed']} calls failed: {report['first_error']}"}
+    try:
+        messages.check(x, response.read_bytes())
+    except ValueError as wrong:
+        return command | {"error": str(wrong)}
+    return command | {"report": report}
+
+
+def beside_triton(options, address, folder):
+    """Each of CALL_LOADS by normd at `address`, its echo and Triton in turn; why not, where Triton is not found."""
+    command = [sys.executable, str(TRITON_SERVER), f"--device={options.device}"]
+    try:
+        with serving(command, folder, "--port-file") as ports:
+            import call_messages
+            servers = {"echo": (address, call_messages.EchoV1(options.triton[1])),
+                       "normd": (address, call_messages.NormV1(options.triton[1])),
+                       "triton": (ports["grpc"], call_messages.KServeV2())}
+            runs = {"server_version": f"Triton {ports['version']}"}
+            for name, load in CALL_LOADS.items():
+                runs[name] = {server: call_bench(options, *to, load, folder) for server, to in servers.items()}
+                for server, run in runs[name].items():
+                    print(describe_calls(f"{name} {server}", run), flush=True)
+            return runs
+    except NotServing as ended:
+        if ended.status != TRITON_NOT_FOUND:
+            raise
+        print("triton       SKIPPED: not on this machine (peers/triton_server.py)", flush=True)
+        return {"skipped": "not on this machine"}
+
+
+def describe_calls(name, run):
+    report = run.get("report")
+    if report is None:
+        return f"{name:12s} {run['error']}"
+    return (f"{name:12s} {report['requests_per_second']:10.1f}/s {report['gb_per_second']:7.2f} GB/s p50 "
+            f"{report['latency_us']['p50']:9.1f} p99 {report['latency_us']['p99']:9.1f}")
+
+
 def gpu_name():
     try:
         done = subprocess.run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True)
@@ -157,7 +230,8 @@ def run_all(options, folder):
     report = {"date": datetime.date.today().isoformat(), "commit": options.commit, "device": gpu_name() or "cpu",
               "cores": os.cpu_count(), "kernel": platform.release()}
     normd = [options.normd, f"--device={options.device}", "--metrics_listen=127.0.0.1:0"]
-    with serving(normd, folder, "--port_file") as address:
+    with serving(normd, folder, "--port_file") as ports:
+        address = ports["grpc"]
         report["normd"] = measured(LOADS, address, options.only)
         for name, (arguments, flood, share) in BESIDE_LOADS.items():
             if not options.only or name in options.only:
@@ -174,9 +248,12 @@ def run_all(options, folder):
             if "report" in run:
                 pathlib.Path(options.sweep).write_text(json.dumps(run["report"], indent=1) + "\n")
             print("sweep       ", run.get("error", "written"), flush=True)
+        if options.triton:
+            report["triton"] = beside_triton(options, address, folder)
+            write()
     if options.peer:
-        with serving(options.peer, folder, "--port-file") as address:
-            report["peer"] = measured(PEER_LOADS, address, None)
+        with serving(options.peer, folder, "--port-file") as ports:
+            report["peer"] = measured(PEER_LOADS, ports["grpc"], None)
             write()
 
 
@@ -189,8 +266,9 @@ def main(arguments):
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--seconds", type=float, default=4, help="of a load; twice as long for 64 MiB")
     parser.add_argument("--warm-up", type=float, default=0.5, help="seconds before each")
-    parser.add_argument("--only", type=lambda text: text.split(","), help="names of loads [all]")
+    parser.add_argument("--only", type=lambda text: text.split(","), help="names of loads of normd, or none [all]")
     parser.add_argument("--commit", default="unknown")
+    parser.add_argument("--triton", nargs=2, metavar=("NORM_CALL_BENCH", "DESCRIPTORS"))
     parser.add_argument("--peer", nargs=argparse.REMAINDER, metavar="PROGRAM ARGUMENT...")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:

@@ -75,6 +75,25 @@ def rows(report):
     return lines
 
 
+CALLS = (("small", "4x4096, 16 connections x 8", rate), ("1mib", "1 MiB, 4 connections x 4", volume),
+         ("large", "64 MiB, 4 connections", volume), ("lone", "4x4096, one call at a time, p50", p50))
+
+
+def calls(report):
+    """The table of normd beside Triton, which bars.py measures by norm_call_bench; empty without Triton."""
+    triton = report.get("triton", {})
+    lines = []
+    for name, title, show in CALLS:
+        one = [triton.get(name, {}).get(server, {}).get("report") for server in ("echo", "normd", "triton")]
+        if all(one):
+            ratio = one[1]["requests_per_second"] / one[2]["requests_per_second"]
+            lines.append([title, *map(show, one), f"{ratio:.1f}x"])
+    if not lines:
+        return ""
+    return (f"\nOne encoded message again and again by `norm_call_bench`, {report['date']}, commit {report['commit'][:12]}, GB/s of messages "
+            f"both ways:\n\n" + table(["load", "echo of normd", "normd", triton["server_version"], "normd over Triton"], lines))
+
+
 STAGES = ("outside", "decode", "queue", "copy_in", "kernel", "copy_out", "other")
 
 
@@ -108,7 +127,10 @@ def main(arguments):
     readme = root / "README.md"
     text = readme.read_text()
     path = root / RESULTS / "h200.json"
-    tables = render(json.loads(path.read_text())) if path.exists() else "Not measured yet.\n"
+    tables = "Not measured yet.\n"
+    if path.exists():
+        triton = root / RESULTS / "h200_triton.json"
+        tables = render(json.loads(path.read_text())) + calls(json.loads((triton if triton.exists() else path).read_text()))
     fresh = REGION.sub(lambda region: region.group(1) + tables + region.group(2), text)
     if fresh == text:
         return 0

@@ -30,7 +30,7 @@ TEST(LoadMixTest, ReadsEveryField) {
                                        "weight_dtype=f32 bias=inline residual=inline\r\n"
                                        R"(
     op=batch_norm direction=forward shape=4x8x7x7 dtype=f32 running=inline weight=none
-    op=batch_norm direction=backward shape=4x7x7x8 dtype=f64 mode=inference layout=nhwc bias=inline)");
+    op=batch_norm direction=backward shape=4x7x7x8 dtype=f64 mode=inference layout=nhwc bias=inline priority=bulk)");
   ASSERT_TRUE(cases.ok()) << cases.status();
   ASSERT_EQ(cases->size(), 4u);
   std::vector<std::string> names;
@@ -39,7 +39,7 @@ TEST(LoadMixTest, ReadsEveryField) {
             (std::vector<std::string>{"rms_norm forward 4x4096 bf16 weight 64 sets",
                                       "layer_norm forward 2x3x8 f16 weight f32 bias residual",
                                       "batch_norm forward 4x8x7x7 f32 training nchw running",
-                                      "batch_norm backward 4x7x7x8 f64 inference nhwc bias"}));
+                                      "batch_norm backward 4x7x7x8 f64 inference nhwc bias bulk"}));
   EXPECT_EQ((*cases)[0].share, 3);
   EXPECT_EQ((*cases)[1].share, 1);
   EXPECT_EQ((*cases)[0].parameter_size(), 4096);
@@ -72,8 +72,9 @@ TEST(LoadMixTest, NamesLineFieldRuleAndValue) {
       {"op=rms_norm direction=backward shape=65536x8192 dtype=bf16",
        "shape: two tensors of 65536x8192 of 2 bytes each are over the limit of 2147483647 bytes"},
       {good + " dtyp=f32",
-       "dtyp: is none of the fields bias, direction, dtype, layout, mode, op, residual, running, "
-       "sets, shape, share, weight, weight_dtype"},
+       "dtyp: is none of the fields bias, direction, dtype, layout, mode, op, priority, residual, "
+       "running, sets, shape, share, weight, weight_dtype"},
+      {good + " priority=high", "priority: 'high' is none of interactive, bulk"},
       {good + " fast", "fast: is not name=value"},
       {good + " =fast", "=fast: is not name=value"},
       {good + " weight=cached", "weight: 'cached' is none of none, inline"},
@@ -151,6 +152,26 @@ TEST(PreparedCaseTest, CountsTheBytesOfRequestsAndResults) {
     // A header of a few fields is left.
     EXPECT_GT(prepared.request(0).encoded.size_bytes(), sent) << line;
     EXPECT_LT(prepared.request(0).encoded.size_bytes(), sent + 200) << line;
+  }
+}
+
+TEST(PreparedCaseTest, CarriesThePriorityIntoTheMessage) {
+  const std::string forward = "op=layer_norm shape=2x8 dtype=f32";
+  const std::string backward = "op=batch_norm shape=2x8 dtype=f32 direction=backward";
+  for (const auto& [suffix, priority] : std::map<std::string, client::Priority>{
+           {"", client::Priority::kInteractive},
+           {" priority=interactive", client::Priority::kInteractive},
+           {" priority=bulk", client::Priority::kBulk}}) {
+    const PreparedCase there = Prepare(forward + suffix);
+    EXPECT_EQ(
+        std::get<client::LayerNormRequest>(std::get<client::ForwardRequest>(there.request(0).typed))
+            .priority,
+        priority);
+    const PreparedCase back = Prepare(backward + suffix);
+    EXPECT_EQ(std::get<client::BatchNormBackwardRequest>(
+                  std::get<client::BackwardRequest>(back.request(0).typed))
+                  .priority,
+              priority);
   }
 }
 

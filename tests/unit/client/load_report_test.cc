@@ -68,7 +68,8 @@ TEST(LoadReportTest, JsonHoldsEveryOptionAndFigure) {
   LoadOutcome outcome = HandMadeOutcome();
   outcome.all.stages.reset();
   outcome.cases[0].stages.reset();
-  const nlohmann::json report = Parse(LoadJson(options, kServer, {.load = outcome}));
+  const nlohmann::json report =
+      Parse(LoadJson(options, kServer, {.load = outcome, .first_calls = {nanoseconds(345'678)}}));
   const nlohmann::json figures = Parse(R"({
     "requests": 109, "completed": 100, "failed": 9,
     "errors": {"UNAVAILABLE": 7, "DEADLINE_EXCEEDED": 2},
@@ -77,7 +78,7 @@ TEST(LoadReportTest, JsonHoldsEveryOptionAndFigure) {
                    "max": 104.0},
     "stages_us": null, "launches_per_request": null})");
   nlohmann::json expected = Parse(R"({
-    "options": {"server": "h:1", "timeout_seconds": 60.0, "mix": null, "transport": "unary",
+    "options": {"server": "h:1", "tls": false, "token": false, "timeout_seconds": 60.0, "mix": null, "transport": "unary",
                 "echo": null, "connections": 1, "in_flight": 1, "rate": 56.0, "flood": null,
                 "warm_up_seconds": 0.5, "duration_seconds": 10.0},
     "server_version": "1.2.3", "devices": ["cpu"],
@@ -88,7 +89,7 @@ TEST(LoadReportTest, JsonHoldsEveryOptionAndFigure) {
     "cases": [{"name": "layer_norm forward 4x4096 bf16 weight 2 sets", "op": "layer_norm",
                "direction": "forward", "shape": [4, 4096], "dtype": "bf16", "weight": true,
                "bias": false, "residual": false, "running": false, "weight_dtype": "bf16",
-               "share": 1, "sets": 2}]})");
+               "first_call_us": 345.678, "priority": "interactive", "share": 1, "sets": 2}]})");
   expected.update(figures);
   expected["cases"][0].update(figures);
   EXPECT_EQ(report, expected) << report.dump(2);

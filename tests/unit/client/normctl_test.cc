@@ -64,6 +64,31 @@ TEST_F(NormctlTest, SendsABackward) {
   EXPECT_TRUE(ReadTensor(folder_ / "g.safetensors:dw").ok());
 }
 
+TEST_F(NormctlTest, SendsThePriority) {
+  const std::string x = kData + "/embeddings.safetensors:x";
+  std::atomic<int> bulk = -1;
+  server_.on_forward = [&](grpc::ServerContext&, const v1::NormalizeRequest& request,
+                           v1::NormalizeResponse& response) {
+    bulk = request.priority() == v1::PRIORITY_BULK ? 1 : 0;
+    *response.mutable_y() = request.x();
+    return grpc::Status::OK;
+  };
+  EXPECT_EQ(Normctl("rmsnorm --priority bulk --input " + x + Server()).exit_code, 0);
+  EXPECT_EQ(bulk, 1);
+  EXPECT_EQ(Normctl("layernorm --input " + x + Server()).exit_code, 0);
+  EXPECT_EQ(bulk, 0);
+  EXPECT_EQ(
+      Normctl("batchnorm --backward --training --layout nhwc --priority bulk --input " + x +
+              " --grad " + x + " --weight " + kData + "/embeddings.safetensors:weight" + Server())
+          .exit_code,
+      0);
+  EXPECT_EQ(backward_.priority(), v1::PRIORITY_BULK);
+  EXPECT_EQ(
+      Normctl("bench --shape 2x8 --priority bulk --warm-up 0 --duration 0.1" + Server()).exit_code,
+      0);
+  EXPECT_EQ(bulk, 1);
+}
+
 TEST_F(NormctlTest, ExitsWith1AndOneLineWhenTheServerRefuses) {
   server_.on_forward = [](grpc::ServerContext&, const v1::NormalizeRequest&,
                           v1::NormalizeResponse&) {
@@ -119,6 +144,9 @@ TEST_F(NormctlTest, ExitsWith2AndOneLineOnBadUsage) {
                                        "bench --shape 0x8"s,
                                        "bench --dtype f8"s,
                                        "bench --direction sideways"s,
+                                       "bench --priority urgent"s,
+                                       "bench --mix m.txt --priority bulk"s,
+                                       "rmsnorm --priority urgent" + input,
                                        "bench --mix m.txt --op rms_norm"s,
                                        "bench --transport shm"s,
                                        "bench --echo=lots"s,

@@ -44,6 +44,17 @@ REPORT = {
     "normd_beside_peer": {"small": run(30000.0, 2.0, 900.0), "large": run(50.0, 8.0, 900.0)},
     "peer": {"small": run(1500.0, 0.1, 9000.0, server_version="PyTorch 2"), "large": {"command": "", "error": "too slow"}},
 }
+TRITON = {
+    "date": "2026-12-01", "commit": "fedcba9876543210",
+    "triton": {
+        "server_version": "Triton 2",
+        "small": {"echo": {"report": figures(50000.0, 3.2, 500.0)}, "normd": {"report": figures(40000.0, 2.6, 900.0)},
+                  "triton": {"report": figures(8000.0, 0.5, 9000.0)}},
+        "lone": {"echo": {"report": figures(8000.0, 0.5, 120.0)}, "normd": {"report": figures(5000.0, 0.3, 200.0)},
+                 "triton": {"report": figures(2000.0, 0.1, 500.0)}},
+        "large": {"echo": {"report": figures(70.0, 9.0, 800.0)}, "normd": {"report": figures(60.0, 8.0, 900.0)}, "triton": {"error": "wrong"}},
+    },
+}
 
 
 class ReadmeTablesTest(unittest.TestCase):
@@ -71,6 +82,18 @@ class ReadmeTablesTest(unittest.TestCase):
         text = readme_tables.render(REPORT)
         self.assertNotIn("64 MiB", text)
 
+    def test_triton_has_a_table_of_its_own_run(self):
+        text = readme_tables.calls(TRITON)
+        self.assertIn("2026-12-01, commit fedcba987654,", text)
+        self.assertIn("| load | echo of normd | normd | Triton 2 | normd over Triton |", text)
+        self.assertIn("| 4x4096, 16 connections x 8 | 50,000 calls/s | 40,000 calls/s | 8,000 calls/s | 5.0x |", text)
+        self.assertIn("| 4x4096, one call at a time, p50 | 120 us | 200 us | 500 us | 2.5x |", text)
+        self.assertNotIn("64 MiB", text)
+
+    def test_without_triton_there_is_no_table_of_it(self):
+        self.assertEqual(readme_tables.calls(TRITON | {"triton": {"skipped": "not on this machine"}}), "")
+        self.assertEqual(readme_tables.calls(REPORT), "")
+
     def test_check_fails_until_the_table_is_written(self):
         with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
             root = pathlib.Path(folder)
@@ -83,6 +106,11 @@ class ReadmeTablesTest(unittest.TestCase):
             text = (root / "README.md").read_text()
             self.assertTrue(text.startswith("before\n<!-- serving results -->\nNVIDIA H200"))
             self.assertTrue(text.endswith("|\n<!-- end of serving results -->\nafter\n"))
+            self.assertNotIn("Triton", text)
+            (root / readme_tables.RESULTS / "h200_triton.json").write_text(json.dumps(TRITON))
+            self.assertEqual(readme_tables.main(["--check", folder]), 1)
+            self.assertEqual(readme_tables.main([folder]), 0)
+            self.assertIn("Triton 2", (root / "README.md").read_text())
 
 
 class BarsTest(unittest.TestCase):
@@ -96,6 +124,7 @@ class BarsTest(unittest.TestCase):
         self.assertLessEqual({name for name, _ in readme_tables.ECHOES} | {"small", "small_same", "lone", "weights", "flood"},
                              set(bars.LOADS))
         self.assertEqual({"small", "large", "lone"}, set(bars.PEER_LOADS))
+        self.assertEqual({"small", "1mib", "large", "lone"}, set(bars.CALL_LOADS))
 
 
 if __name__ == "__main__":

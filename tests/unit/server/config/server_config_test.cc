@@ -53,6 +53,7 @@ TEST_F(ServerConfigTest, DefaultsAreValid) {
 
 TEST_F(ServerConfigTest, EveryRoomGetsItsOptions) {
   auto config = Read({"--listen=0.0.0.0:0",
+                      "--insecure",
                       "--metrics_listen",
                       "localhost:9100",
                       "--device=cpu",

@@ -148,22 +148,52 @@ TEST(BufferPoolTest, PrewarmedSizesNeedNoAllocation) {
   BufferPool pool(memory.Source(), kMib, nullptr);
   pool.Prewarm(64 * kKib, 2);
   const int64_t allocations = memory.allocations.load();
-  EXPECT_EQ(allocations, 2 * 5);  // 4, 8, 16, 32, 64 KiB
+  EXPECT_EQ(allocations, 2 * 5);  // 5, 10, 20, 40, 80 KiB
   EXPECT_EQ(pool.usage().used_bytes, 0);
-  for (int64_t bytes = 1; bytes <= 64 * kKib; bytes += 777) {
+  EXPECT_EQ(pool.usage().allocations, allocations);
+  for (int64_t bytes = 1; bytes <= 80 * kKib; bytes += 777) {
     const auto first = pool.Lease(bytes);
     const auto second = pool.Lease(bytes);
     EXPECT_TRUE(first.ok() && second.ok());
   }
   EXPECT_EQ(memory.allocations.load(), allocations);
+  EXPECT_TRUE(pool.Lease(80 * kKib + 1).ok());
+  EXPECT_EQ(pool.usage().allocations, allocations + 1);
 }
 
-TEST(BufferPoolTest, PrewarmingStopsAtTheBudget) {
+// What the default options promise for three slots: requests of 64 MiB, their parameters beside the
+// input, while the results of as many others are still being sent.
+TEST(BufferPoolTest, LargeRequestsFindTheirSlabsMade) {
   CountedMemory memory;
-  BufferPool pool(memory.Source(), 20 * kKib, nullptr);
+  BufferPool pool(memory.Source(), 2048 * kMib, nullptr);
+  pool.Prewarm(64 * kMib, 6);
+  const int64_t allocations = memory.allocations.load();
+  EXPECT_EQ(memory.bytes.load(), 6 * 5 * kKib * ((1 << 15) - 1));  // 5 KiB, 10 KiB to 80 MiB
+  for (int round = 0; round < 3; ++round) {
+    std::vector<std::shared_ptr<std::byte>> leases;
+    for (int i = 0; i < 3; ++i) {
+      leases.push_back(*pool.Lease(64 * kMib + 16 * kKib));
+      leases.push_back(*pool.Lease(64 * kMib));
+    }
+  }
+  EXPECT_EQ(memory.allocations.load(), allocations);
+}
+
+TEST(BufferPoolTest, PrewarmingStopsAtHalfOfTheBudget) {
+  CountedMemory memory;
+  BufferPool pool(memory.Source(), 50 * kKib, nullptr);
   pool.Prewarm(kMib, 2);
-  EXPECT_LE(memory.bytes.load(), 20 * kKib);
+  EXPECT_EQ(memory.bytes.load(), 20 * kKib);  // twice 5 KiB, once 10
   EXPECT_EQ(pool.usage().used_bytes, 0);
+}
+
+TEST(BufferPoolTest, PrewarmingStopsWhereTheSourceDoes) {
+  CountedMemory memory;
+  memory.limit = 12 * kKib;
+  BufferPool pool(memory.Source(), kMib, nullptr);
+  pool.Prewarm(kMib, 2);
+  EXPECT_EQ(memory.bytes.load(), 10 * kKib);
+  EXPECT_TRUE(pool.Lease(4 * kKib).ok());
 }
 
 TEST(BufferPoolTest, TellsItsListenerEveryChange) {

@@ -3,6 +3,7 @@
 #include <future>
 #include <thread>
 
+#include "server/device/cpu_kernel_call.h"
 #include "tests/unit/server/device/executor_conformance.h"
 
 namespace norm::server {
@@ -29,6 +30,37 @@ INSTANTIATE_TEST_SUITE_P(CpuBatchExecutor, ExecutorConformanceTest,
                                                         return Make(2, 3, memory_bytes, metrics);
                                                       }}),
                          [](const auto& which) { return which.param.name; });
+
+/// What a batch of this problem alone asks the kernels for.
+int64_t WorkspaceOfABatch(const NormProblem& problem) {
+  Batch batch;
+  batch.jobs.push_back(test::JobBuilder(problem).Build(nullptr));
+  BatchLayout layout;
+  MakeBatchLayout(batch, layout);
+  const MemorySource memory = HostMemory();
+  const auto inputs = *memory(layout.input_bytes);
+  const auto outputs = *memory(layout.output_bytes);
+  EXPECT_EQ(OutputSlabBytes(problem), layout.output_bytes);
+  KernelCall call;
+  AddSegments(inputs.get(), outputs.get(), layout, call);
+  return call.empty() ? -1 : static_cast<int64_t>(CpuWorkspaceBytes(call));
+}
+
+TEST(CpuBatchExecutorTest, KnowsTheWorkspaceOfAProblemBeforehand) {
+  Metrics metrics({"cpu"}, BatchCloseReasonNames());
+  const CpuBatchExecutor executor({}, metrics);
+  int with_workspace = 0;
+  for (const NormProblem& problem : EveryComputation(DType::kF32, DType::kF32)) {
+    const int64_t expected = WorkspaceOfABatch(problem);
+    EXPECT_EQ(executor.WorkspaceBytes(problem), expected)
+        << OpName(problem.op) << " " << DirectionName(problem.direction);
+    with_workspace += expected > 0 ? 1 : 0;
+  }
+  EXPECT_GT(with_workspace, 0);
+  NormProblem refused = test::RmsNormProblem(2, 3);
+  refused.eps = -1;
+  EXPECT_EQ(executor.WorkspaceBytes(refused), 0);
+}
 
 TEST(CpuBatchExecutorTest, ThreadsDoNotChangeBits) {
   Metrics metrics({"cpu"}, BatchCloseReasonNames());

@@ -13,6 +13,7 @@ CudaBatchExecutorOptions Options(int slots, int64_t memory_bytes) {
   options.slots = slots;
   options.pinned_budget_bytes = memory_bytes;
   options.device_budget_bytes = memory_bytes;
+  options.prewarm_bytes = int64_t{1} << 20;  // for the time that tests take
   return options;
 }
 
@@ -136,6 +137,74 @@ TEST_F(CudaWaysTest, PageLockedInputsAreCopiedByTheDeviceAlone) {
     test::ExpectMatchesOracle(inputs, RunOn(ways, std::move(job)));
     EXPECT_EQ(host_copied_bytes_, ParameterBytes(problem));
   }
+}
+
+TEST(CudaBatchExecutorTest, TheFirstRequestsFindTheirMemoryMade) {
+  Metrics metrics({"device"}, BatchCloseReasonNames());
+  CudaBatchExecutorOptions options = Options(3, int64_t{2} << 30);
+  options.prewarm_bytes = CudaBatchExecutorOptions().prewarm_bytes;
+  auto created = CudaBatchExecutor::Create(options, metrics);
+  ASSERT_TRUE(created.ok()) << created.status();
+  CudaBatchExecutor& executor = **created;
+  EXPECT_EQ(executor.pinned_usage().used_bytes, 0);
+  EXPECT_EQ(executor.device_usage().used_bytes, 0);
+  EXPECT_EQ(executor.host_copied_bytes(), 0);
+  const int64_t pinned = executor.pinned_usage().allocations;
+  const int64_t device = executor.device_usage().allocations;
+  NormProblem backward = test::RmsNormProblem(4096, 2048);
+  backward.direction = Direction::kBackward;
+  backward.inputs = test::Roles({TensorRole::kX, TensorRole::kDy, TensorRole::kWeight});
+  backward.outputs = test::Roles({TensorRole::kDx, TensorRole::kDweight});
+  // Inputs of 64 MiB and parameters; results of all of them are held.
+  std::vector<std::shared_ptr<test::JobOutcome>> outcomes;
+  for (const NormProblem& problem :
+       {test::RmsNormProblem(4096, 4096), backward, test::LayerNormProblem(4096, 4096),
+        test::RmsNormProblem(2, 5)}) {
+    auto batch = std::make_unique<Batch>();
+    batch->jobs.push_back(test::JobBuilder(problem).Build(nullptr));
+    auto outcome = outcomes.emplace_back(std::make_shared<test::JobOutcome>());
+    // The inputs are borrowed from the job, which ends with its batch.
+    executor.Start(std::move(batch), [outcome](std::unique_ptr<Batch> done) {
+      outcome->Finish(std::move(done->results.at(0)));
+    });
+  }
+  for (const auto& outcome : outcomes) {
+    EXPECT_TRUE(outcome->Await().status.ok()) << outcome->Await().status;
+  }
+  EXPECT_EQ(executor.pinned_usage().allocations, pinned);
+  EXPECT_EQ(executor.device_usage().allocations, device);
+}
+
+TEST(CudaBatchExecutorTest, BatchesWaitForTheDeviceMemoryOfThoseInFlight) {
+  Metrics metrics({"device"}, BatchCloseReasonNames());
+  CudaBatchExecutorOptions options = Options(3, int64_t{2} << 30);
+  // One batch of 8 MiB fits, with a workspace; two do not.
+  options.device_budget_bytes = int64_t{16} << 20;
+  options.ways = Staged();
+  auto created = CudaBatchExecutor::Create(options, metrics);
+  ASSERT_TRUE(created.ok()) << created.status();
+  CudaBatchExecutor& executor = **created;
+  std::vector<std::shared_ptr<test::JobOutcome>> outcomes;
+  for (int i = 0; i < 24; ++i) {
+    auto batch = std::make_unique<Batch>();
+    batch->jobs.push_back(test::JobBuilder(test::RmsNormProblem(1024, 1024)).Build(nullptr));
+    auto outcome = outcomes.emplace_back(std::make_shared<test::JobOutcome>());
+    executor.Start(std::move(batch), [outcome](std::unique_ptr<Batch> done) {
+      outcome->Finish(std::move(done->results.at(0)));
+    });
+  }
+  for (const auto& outcome : outcomes) {
+    EXPECT_TRUE(outcome->Await().status.ok()) << outcome->Await().status;
+  }
+  // What no other batch holds is not waited for.
+  auto batch = std::make_unique<Batch>();
+  batch->jobs.push_back(test::JobBuilder(test::RmsNormProblem(2048, 1536)).Build(nullptr));
+  auto outcome = std::make_shared<test::JobOutcome>();
+  executor.Start(std::move(batch), [outcome](std::unique_ptr<Batch> done) {
+    outcome->Finish(std::move(done->results.at(0)));
+  });
+  EXPECT_EQ(outcome->Await().status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(executor.device_usage().used_bytes, 0);
 }
 
 TEST(CudaBatchExecutorTest, ADeviceOutOfRangeIsAnError) {

@@ -22,7 +22,7 @@ TEST_P(ExecutorConformanceTest, LeasedInputsAreTakenFromWhereTheyLie) {
     auto batch = std::make_unique<Batch>();
     batch->jobs.push_back(test::BuilderFor(inputs).Build(nullptr));
     Job& job = *batch->jobs.front();
-    absl::StatusOr<InputMemory> memory = executor().LeaseInput(kMib);
+    absl::StatusOr<JobMemory> memory = executor().LeaseMemory(problem, kMib);
     ASSERT_TRUE(memory.ok()) << memory.status();
     int64_t offset = 0;
     int64_t gathered = 0;
@@ -33,12 +33,13 @@ TEST_P(ExecutorConformanceTest, LeasedInputsAreTakenFromWhereTheyLie) {
         gathered += input.size_bytes;
         continue;
       }
-      std::byte* const at = memory->bytes.get() + offset;
+      std::byte* const at = memory->inputs.get() + offset;
       std::memcpy(at, inputs.bytes[i].data(), inputs.bytes[i].size());
       input.runs = {absl::MakeConstSpan(at, inputs.bytes[i].size())};
       input.page_locked = true;
       offset += Aligned(input.size_bytes);
     }
+    job.memory = *memory;
     const int64_t before = under_test_.host_copied_bytes();
     std::promise<std::unique_ptr<Batch>> promise;
     executor().Start(std::move(batch),
@@ -47,6 +48,9 @@ TEST_P(ExecutorConformanceTest, LeasedInputsAreTakenFromWhereTheyLie) {
     const JobResult& result = batch->results.at(0);
     ASSERT_TRUE(result.status.ok()) << result.status;
     EXPECT_EQ(under_test_.host_copied_bytes() - before, gathered);
+    const bool forward = problem.direction == Direction::kForward;
+    EXPECT_EQ(result.outputs[static_cast<size_t>(forward ? TensorRole::kY : TensorRole::kDx)].owner,
+              memory->outputs);
     for (size_t i = 0; i < kTensorRoleCount; ++i) {
       if (!problem.outputs.Has(static_cast<TensorRole>(i))) continue;
       EXPECT_TRUE(test::OutputBytes(result, static_cast<TensorRole>(i)) ==
@@ -57,16 +61,61 @@ TEST_P(ExecutorConformanceTest, LeasedInputsAreTakenFromWhereTheyLie) {
   EXPECT_EQ(under_test_.staging().used_bytes, 0);
 }
 
-TEST_P(ExecutorConformanceTest, LeasedInputsLeaveRoomForBatches) {
+TEST_P(ExecutorConformanceTest, AJobThatBringsItsMemoryEndsWellWhereNoneIsLeft) {
+  for (const NormProblem& problem : EveryComputation(DType::kF32, DType::kF32)) {
+    Make(8 * kMib);
+    const test::ProblemInputs inputs = test::RandomInputs(problem, 3);
+    int64_t input_bytes = 0;
+    for (const std::string& bytes : inputs.bytes) {
+      input_bytes += Aligned(static_cast<int64_t>(bytes.size()));
+    }
+    absl::StatusOr<JobMemory> memory = executor().LeaseMemory(problem, input_bytes);
+    ASSERT_TRUE(memory.ok()) << memory.status();
+    auto batch = std::make_unique<Batch>();
+    batch->jobs.push_back(test::BuilderFor(inputs).Build(nullptr));
+    Job& job = *batch->jobs.front();
+    std::byte* at = memory->inputs.get();
+    for (size_t i = 0; i < kTensorRoleCount; ++i) {
+      const std::string& bytes = inputs.bytes[i];
+      if (bytes.empty()) continue;
+      std::memcpy(at, bytes.data(), bytes.size());
+      job.inputs[i].runs = {absl::MakeConstSpan(at, bytes.size())};
+      job.inputs[i].page_locked = true;
+      at += Aligned(static_cast<int64_t>(bytes.size()));
+    }
+    job.memory = *std::move(memory);
+    // Results that nobody takes, until the smallest slab is gone.
+    std::vector<JobResult> held;
+    for (const int64_t rows : {256, 1}) {
+      do {
+        held.push_back(std::move(Run({test::JobBuilder(test::RmsNormProblem(rows, 512))})[0]));
+      } while (held.back().status.ok());
+      EXPECT_EQ(held.back().status.code(), absl::StatusCode::kUnavailable) << held.back().status;
+    }
+    std::promise<std::unique_ptr<Batch>> promise;
+    executor().Start(std::move(batch),
+                     [&](std::unique_ptr<Batch> done) { promise.set_value(std::move(done)); });
+    batch = promise.get_future().get();
+    test::ExpectMatchesOracle(inputs, batch->results.at(0));
+  }
+}
+
+TEST_P(ExecutorConformanceTest, LeasedMemoryLeavesRoomForBatches) {
   Make(16 * kMib);
-  absl::StatusOr<InputMemory> first = executor().LeaseInput(5 * kMib);
+  const NormProblem small = test::RmsNormProblem(1, 1);
+  absl::StatusOr<JobMemory> first = executor().LeaseMemory(small, 5 * kMib);
   ASSERT_TRUE(first.ok()) << first.status();
-  EXPECT_EQ(executor().LeaseInput(5 * kMib).status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(executor().LeaseMemory(small, 5 * kMib).status().code(),
+            absl::StatusCode::kUnavailable);
+  // Outputs count as well: 4 MiB of them.
+  EXPECT_EQ(executor().LeaseMemory(test::RmsNormProblem(1024, 1024), 4096).status().code(),
+            absl::StatusCode::kUnavailable);
   EXPECT_TRUE(Run({test::JobBuilder(test::RmsNormProblem(512, 512))})[0].status.ok());
-  first = InputMemory();
-  EXPECT_TRUE(executor().LeaseInput(5 * kMib).ok());
+  first = JobMemory();
+  EXPECT_TRUE(executor().LeaseMemory(small, 5 * kMib).ok());
   EXPECT_EQ(under_test_.staging().used_bytes, 0);
-  EXPECT_EQ(executor().LeaseInput(17 * kMib).status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(executor().LeaseMemory(small, 17 * kMib).status().code(),
+            absl::StatusCode::kResourceExhausted);
 }
 
 }  // namespace norm::server

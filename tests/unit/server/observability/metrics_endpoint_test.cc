@@ -11,32 +11,12 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/http_get.h"
+
 namespace norm::server {
 namespace {
 
-std::string HttpGet(const std::string& address, const std::string& path) {
-  const int port = std::stoi(address.substr(address.rfind(':') + 1));
-  const int fd = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in to{};
-  to.sin_family = AF_INET;
-  to.sin_port = htons(static_cast<uint16_t>(port));
-  inet_pton(AF_INET, "127.0.0.1", &to.sin_addr);
-  // Far longer than an answer takes, shorter than the HTTP library's own patience.
-  const timeval patience{.tv_sec = 10, .tv_usec = 0};
-  setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
-  std::string reply;
-  if (connect(fd, reinterpret_cast<sockaddr*>(&to), sizeof(to)) == 0) {
-    const std::string request = "GET " + path + " HTTP/1.0\r\n\r\n";
-    if (write(fd, request.data(), request.size()) == static_cast<ssize_t>(request.size())) {
-      char chunk[4096];
-      for (ssize_t n = 0; (n = read(fd, chunk, sizeof(chunk))) > 0;) {
-        reply.append(chunk, static_cast<size_t>(n));
-      }
-    }
-  }
-  close(fd);
-  return reply;
-}
+using norm::test::HttpGet;
 
 TEST(MetricsEndpointTest, ServesTheCountersOnAnyFreePort) {
   Metrics metrics({"cpu"}, {});

@@ -108,17 +108,23 @@ TEST(MetricsTest, KernelBandwidthIsTheShareOfTheCopyBandwidth) {
   record.requests = 1;
   record.rows = 7;
   record.kernel_bytes = 750'000;
+  record.input_bytes = 512;
+  record.output_bytes = 256;
   record.kernel_time = absl::Milliseconds(1);
   metrics.RecordExecution(record);
   const std::string text = Scrape(metrics);
+  EXPECT_EQ(ValueOf(text, "normd_device_copy_bandwidth_bytes_per_second{device=\"cpu\"}"), 1e9);
+  EXPECT_EQ(ValueOf(text, "normd_device_bytes_total{device=\"cpu\",way=\"in\"}"), 512);
+  EXPECT_EQ(ValueOf(text, "normd_device_bytes_total{device=\"cpu\",way=\"out\"}"), 256);
   const std::string labels =
       "{op=\"batch_norm\",direction=\"forward\",dtype=\"f32\",device=\"cpu\"}";
   EXPECT_EQ(ValueOf(text, "normd_executions_total" + labels), 1);
+  EXPECT_EQ(ValueOf(text, "normd_rows_total" + labels), 7);
   EXPECT_EQ(ValueOf(text, "normd_kernel_bytes_total" + labels), 750'000);
   EXPECT_DOUBLE_EQ(ValueOf(text, "normd_kernel_seconds_total" + labels), 1e-3);
   EXPECT_EQ(ValueOf(text, "normd_kernel_bandwidth_ratio_bucket{device=\"cpu\",le=\"0.7\"}"), 0);
   EXPECT_EQ(ValueOf(text, "normd_kernel_bandwidth_ratio_bucket{device=\"cpu\",le=\"0.8\"}"), 1);
-  EXPECT_EQ(ValueOf(text, "normd_batch_close_total{reason=\"single\"}"), 1);
+  EXPECT_EQ(ValueOf(text, "normd_batch_close_total{device=\"cpu\",reason=\"single\"}"), 1);
   EXPECT_EQ(metrics.totals().rows, 7U);
 }
 
@@ -143,10 +149,114 @@ TEST(MetricsTest, LosesNothingUnderConcurrentRecording) {
   EXPECT_EQ(metrics.totals().bytes_out, static_cast<uint64_t>(kThreads) * kEach * 5);
 }
 
-TEST(MetricsTest, GaugesFollowTheirOwners) {
-  Metrics metrics({"cuda:0", "cuda:1"}, {}, {"1.2.3", "gcc", "90"});
+TEST(MetricsTest, ThreadsOfAllShardsAreAddedUp) {
+  Metrics metrics({"cpu"}, {});
+  // More threads than shards, one after another: each gets the next shard.
+  constexpr int kThreads = 40;
+  for (int t = 0; t < kThreads; ++t) {
+    std::thread([&metrics] {
+      metrics.RecordStage(Stage::kSend, absl::Milliseconds(2));
+      metrics.RecordRejected(RejectReason::kDeadline);
+      metrics.RecordCancelled(Stage::kQueue);
+      metrics.RecordDeadlineExceeded(Stage::kDecode);
+      metrics.RecordMalformed(Direction::kBackward);
+    }).join();
+  }
+  const std::string text = Scrape(metrics);
+  EXPECT_EQ(ValueOf(text, "normd_stage_seconds_count{stage=\"send\"}"), kThreads);
+  EXPECT_DOUBLE_EQ(ValueOf(text, "normd_stage_seconds_sum{stage=\"send\"}"), 0.08);
+  EXPECT_EQ(ValueOf(text, "normd_stage_seconds_bucket{stage=\"send\",le=\"0.0015\"}"), 0);
+  EXPECT_EQ(ValueOf(text, "normd_stage_seconds_bucket{stage=\"send\",le=\"0.002\"}"), kThreads);
+  EXPECT_EQ(ValueOf(text, "normd_rejected_total{reason=\"deadline\"}"), kThreads);
+  EXPECT_EQ(ValueOf(text, "normd_cancelled_total{stage=\"queue\"}"), kThreads);
+  EXPECT_EQ(ValueOf(text, "normd_deadline_exceeded_total{stage=\"decode\"}"), kThreads);
+  EXPECT_EQ(metrics.totals().requests_failed, static_cast<uint64_t>(kThreads));
+  EXPECT_EQ(metrics.totals().send.requests, static_cast<uint64_t>(kThreads));
+}
+
+TEST(MetricsTest, WithoutRecordingOnlyGaugesMove) {
+  Metrics metrics({.device_names = {"cpu"}, .close_reasons = {"rows"}, .recording = false});
+  const std::string before = Scrape(metrics);
+  metrics.RecordRequest(Op::kRmsNorm, Direction::kForward, DType::kF32, absl::StatusCode::kOk,
+                        absl::Milliseconds(1));
+  metrics.RecordStage(Stage::kKernel, absl::Milliseconds(1));
+  ExecutionRecord record;
+  record.close_reason = "rows";
+  record.requests = 1;
+  metrics.RecordExecution(record);
+  metrics.AddSlotBusy(0, absl::Seconds(1));
+  metrics.RecordTransport(TransportKind::kGrpc, 3, 5);
   metrics.SetQueue(3, 5, 4096);
-  metrics.SetInFlightLimit(1 << 20);
+  const std::string after = Scrape(metrics);
+  EXPECT_EQ(ValueOf(after, "normd_queue_requests"), 3);
+  EXPECT_EQ(metrics.totals().requests_ok, 0U);
+  EXPECT_EQ(metrics.totals().bytes_in, 0U);
+  EXPECT_EQ(ValueOf(after, "normd_stage_seconds_count{stage=\"kernel\"}"), 0);
+  EXPECT_EQ(ValueOf(after, "normd_slot_busy_seconds_total{device=\"cpu\"}"), 0);
+  EXPECT_EQ(ValueOf(after, "normd_batch_requests_count{device=\"cpu\"}"), 0);
+}
+
+TEST(MetricsTest, WhatOnlyAGpuMovesIsThereForGpusOnly) {
+  Metrics metrics({"cpu", "cuda:0"}, {});
+  metrics.SetDeviceLimits(0, {.slots = 2, .pinned_pool_bytes = 100});
+  for (const char* absent :
+       {"normd_device_pool_bytes", "normd_cuda_errors_total", "nv_gpu_", "normd_connections"}) {
+    EXPECT_EQ(Scrape(metrics).find(absent), std::string::npos) << absent;
+  }
+  metrics.SetDeviceLimits(1, {.slots = 3, .pinned_pool_bytes = 200, .device_pool_bytes = 300});
+  metrics.RecordCudaError(CudaErrorKind::kRefused);
+  metrics.RecordCudaError(CudaErrorKind::kMemoryFault);
+  const std::string text = Scrape(metrics);
+  EXPECT_EQ(ValueOf(text, "normd_slots{device=\"cpu\"}"), 2);
+  EXPECT_EQ(ValueOf(text, "normd_slots{device=\"cuda:0\"}"), 3);
+  EXPECT_EQ(ValueOf(text, "normd_pinned_pool_limit_bytes{device=\"cpu\"}"), 100);
+  EXPECT_EQ(ValueOf(text, "normd_device_pool_limit_bytes{device=\"cuda:0\"}"), 300);
+  EXPECT_EQ(text.find("normd_device_pool_limit_bytes{device=\"cpu\"}"), std::string::npos);
+  EXPECT_EQ(ValueOf(text, "normd_cuda_errors_total{kind=\"refused\",sticky=\"false\"}"), 1);
+  EXPECT_EQ(ValueOf(text, "normd_cuda_errors_total{kind=\"memory_fault\",sticky=\"true\"}"), 1);
+  EXPECT_EQ(ValueOf(text, "normd_cuda_errors_total{kind=\"hardware\",sticky=\"true\"}"), 0);
+}
+
+TEST(MetricsTest, ReadersAreAskedAtEachScrape) {
+  Metrics metrics({"cuda:0"}, {});
+  int64_t connections = 0;
+  metrics.SetConnectionsReader([&connections] { return ++connections; });
+  metrics.SetGpuReader("GPU-1", [] {
+    GpuReading reading;
+    reading.utilization = 0.25;
+    reading.memory_used_bytes = 2e9;
+    return reading;
+  });
+  metrics.SetGpuReader("GPU-2", [] {
+    GpuReading reading;
+    reading.memory_used_bytes = 3e9;
+    return reading;
+  });
+  Scrape(metrics);
+  const std::string text = Scrape(metrics);
+  EXPECT_EQ(ValueOf(text, "normd_connections"), 2);
+  EXPECT_EQ(ValueOf(text, "nv_gpu_utilization{gpu_uuid=\"GPU-1\"}"), 0.25);
+  EXPECT_EQ(text.find("nv_gpu_utilization{gpu_uuid=\"GPU-2\"}"), std::string::npos);
+  EXPECT_EQ(ValueOf(text, "nv_gpu_memory_used_bytes{gpu_uuid=\"GPU-1\"}"), 2e9);
+  EXPECT_EQ(ValueOf(text, "nv_gpu_memory_used_bytes{gpu_uuid=\"GPU-2\"}"), 3e9);
+  EXPECT_EQ(text.find("nv_gpu_power_usage"), std::string::npos);
+}
+
+TEST(MetricsTest, ProcessUsageIsOfThisProcess) {
+  Metrics metrics({"cpu"}, {});
+  const std::string text = Scrape(metrics);
+  EXPECT_GT(ValueOf(text, "process_resident_memory_bytes"), 1 << 20);
+  EXPECT_GE(ValueOf(text, "process_open_fds"), 3);
+  EXPECT_GE(ValueOf(text, "process_max_fds"), ValueOf(text, "process_open_fds"));
+  EXPECT_GE(ValueOf(text, "process_threads"), 1);
+  EXPECT_GE(ValueOf(text, "process_cpu_seconds_total"), 0);
+}
+
+TEST(MetricsTest, GaugesFollowTheirOwners) {
+  Metrics metrics(
+      {.device_names = {"cuda:0", "cuda:1"}, .close_reasons = {}, .build = {"1.2.3", "gcc", "90"}});
+  metrics.SetQueue(3, 5, 4096);
+  metrics.SetAdmissionLimits(77, 1 << 20);
   metrics.SetPinnedPool(1, 10, 20);
   metrics.SetReady(true);
   metrics.AddStreams(2);
@@ -155,6 +265,7 @@ TEST(MetricsTest, GaugesFollowTheirOwners) {
   EXPECT_EQ(ValueOf(text, "normd_queue_requests"), 3);
   EXPECT_EQ(ValueOf(text, "normd_in_flight_bytes"), 4096);
   EXPECT_EQ(ValueOf(text, "normd_in_flight_bytes_limit"), 1 << 20);
+  EXPECT_EQ(ValueOf(text, "normd_queue_requests_limit"), 77);
   EXPECT_EQ(ValueOf(text, "normd_pinned_pool_bytes{device=\"cuda:1\",state=\"used\"}"), 10);
   EXPECT_EQ(ValueOf(text, "normd_pinned_pool_bytes{device=\"cuda:1\",state=\"free\"}"), 20);
   EXPECT_EQ(ValueOf(text, "normd_ready"), 1);

@@ -48,6 +48,16 @@ TEST_F(BatchingSchedulerAdmissionTest, ByteBudgetIsUnavailableUntilBytesReturn) 
   SubmitRows(20);
 }
 
+TEST_F(BatchingSchedulerAdmissionTest, ALaunchHasRoomForItsWorkspaceOrIsRefused) {
+  options_.express_bytes = 100;
+  AddExecutor({.slots = 4, .max_batch_bytes = 1000, .workspace_bytes = 344});
+  SubmitRows(20);  // 656 bytes
+  SubmitRows(2);   // 80 bytes: its workspace is not asked for
+  EXPECT_EQ(Refused(Rows(21)), absl::ResourceExhaustedError(
+                                   "request takes 688 bytes of inputs and outputs and 344 of "
+                                   "workspace, the limit is 1000 (one launch of any device)"));
+}
+
 TEST_F(BatchingSchedulerAdmissionTest, ARequestOverTheBudgetIsResourceExhausted) {
   options_.max_in_flight_bytes = 1000;
   AddExecutor();

@@ -36,7 +36,8 @@ class ThreadedExecutor final : public BatchExecutor {
   int slots() const override { return slots_; }
   bool healthy() const override { return healthy_.load(); }
   int64_t max_batch_bytes() const override { return int64_t{1} << 30; }
-  absl::StatusOr<InputMemory> LeaseInput(int64_t) override {
+  int64_t WorkspaceBytes(const NormProblem&) const override { return 0; }
+  absl::StatusOr<JobMemory> LeaseMemory(const NormProblem&, int64_t) override {
     return absl::UnimplementedError("not needed here");
   }
   void Start(std::unique_ptr<Batch> batch, BatchDone done) override {

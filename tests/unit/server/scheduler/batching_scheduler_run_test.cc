@@ -20,7 +20,10 @@ class PromptExecutor final : public BatchExecutor {
   int slots() const override { return held_.slots(); }
   bool healthy() const override { return true; }
   int64_t max_batch_bytes() const override { return held_.max_batch_bytes(); }
-  absl::StatusOr<InputMemory> LeaseInput(int64_t bytes) override { return held_.LeaseInput(bytes); }
+  int64_t WorkspaceBytes(const NormProblem&) const override { return 0; }
+  absl::StatusOr<JobMemory> LeaseMemory(const NormProblem& problem, int64_t input_bytes) override {
+    return held_.LeaseMemory(problem, input_bytes);
+  }
   void Start(std::unique_ptr<Batch> batch, BatchDone done) override {
     held_.Start(std::move(batch), std::move(done));
   }

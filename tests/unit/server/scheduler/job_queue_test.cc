@@ -54,12 +54,14 @@ class JobQueueTest : public testing::Test {
   JobQueue queue_{
       {.request_cost_bytes = 0, .bulk_share_percent = 20, .full_rows = 4, .full_bytes = 1 << 20}};
   BatchCloseReason reason_ = BatchCloseReason::kSingle;
+  int64_t workspace_bytes_ = 0;  // of the jobs that are pushed next
 
  private:
   void PushJob(uint64_t flow, int64_t units, Priority priority, absl::Time order_time,
                std::optional<JobKeys> keys, absl::Time hold_until = absl::InfinitePast()) {
     auto job =
         test::JobBuilder(test::UnitProblem(units, 0)).Flow(flow).Priority(priority).Build(nullptr);
+    job->workspace_bytes = workspace_bytes_;
     names_.insert_or_assign(job.get(), absl::StrCat(flow, ".", numbers_[flow]++));
     queue_.Push(std::move(job), std::move(keys), order_time, hold_until);
   }
@@ -134,6 +136,19 @@ TEST_F(JobQueueTest, ABatchIsFilledInTurnsToo) {
   EXPECT_EQ(reason_, BatchCloseReason::kRows);
   EXPECT_EQ(Pop(), "1.2 1.3 1.4");
   EXPECT_EQ(reason_, BatchCloseReason::kSlotFree);
+}
+
+TEST_F(JobQueueTest, AWorkspaceTakesRoomOnTheDeviceAlone) {
+  workspace_bytes_ = 32;
+  for (int i = 0; i < 5; ++i) PushMergeable(1);
+  // 8 bytes each and 32 of workspace: no room for one, for two, for all.
+  EXPECT_EQ(Pop({.max_rows = 9, .max_bytes = 40, .max_job_bytes = 39}), "");
+  EXPECT_EQ(Pop({.max_rows = 9, .max_bytes = 40, .max_job_bytes = 80}), "1.0 1.1");
+  EXPECT_EQ(reason_, BatchCloseReason::kBytes);
+  EXPECT_EQ(Pop({.max_rows = 9, .max_bytes = 24, .max_job_bytes = 120}), "1.2 1.3 1.4");
+  PushMergeable(1);
+  EXPECT_TRUE(queue_.TakeLargerThan(40).empty());
+  EXPECT_EQ(queue_.TakeLargerThan(39).size(), 1U);
 }
 
 TEST_F(JobQueueTest, WhatTravelsAlongIsCharged) {

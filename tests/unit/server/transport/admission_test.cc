@@ -16,10 +16,11 @@ constexpr uint64_t kOther = 2;
 class NoScheduler final : public Scheduler {
  public:
   absl::Status Submit(std::unique_ptr<Job>&) override { return absl::InternalError("not called"); }
-  absl::StatusOr<std::unique_ptr<Reservation>> Reserve(uint64_t, int64_t, int64_t) override {
+  absl::StatusOr<std::unique_ptr<Reservation>> Reserve(uint64_t, int64_t,
+                                                       const NormProblem&) override {
     return absl::InternalError("not called");
   }
-  absl::StatusOr<InputMemory> LeaseInput(int64_t) override {
+  absl::StatusOr<JobMemory> LeaseMemory(const NormProblem&, int64_t) override {
     return absl::InternalError("not called");
   }
   void ReapQueue() override {}

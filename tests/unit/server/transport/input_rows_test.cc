@@ -84,22 +84,32 @@ TEST_P(InputRowsTest, RowsAreTakenAcrossMessagesAndSlices) {
 }
 
 TEST_P(InputRowsTest, AssembledRowsLieTensorByTensor) {
-  EXPECT_EQ(RowAssembly::MemoryBytes(kColumns, 100), 512 + 256);
-  const InputMemory memory = {std::shared_ptr<std::byte>(
-      new std::byte[static_cast<size_t>(RowAssembly::MemoryBytes(kColumns, 3))],
+  // A weight in two runs came with the header.
+  const std::string weight = "wwWW";
+  Inputs whole;
+  const auto weight_bytes =
+      absl::MakeConstSpan(reinterpret_cast<const std::byte*>(weight.data()), weight.size());
+  whole[static_cast<size_t>(Role::kWeight)] = {{weight_bytes.first(3), weight_bytes.subspan(3)}, 4};
+  EXPECT_EQ(RowAssembly::MemoryBytes(kColumns, 100, {}), 512 + 256);
+  EXPECT_EQ(RowAssembly::MemoryBytes(kColumns, 100, whole), 512 + 256 + 256);
+  const JobMemory memory = {std::shared_ptr<std::byte>(
+      new std::byte[static_cast<size_t>(RowAssembly::MemoryBytes(kColumns, 3, whole))],
       std::default_delete<std::byte[]>())};
-  const RowAssembly assembly(kColumns, 3, memory);
+  RowAssembly assembly(kColumns, 3, whole, memory);
   assembly.Copy(*Message("bbbccc", "2233", GetParam()), 1);
   assembly.Copy(*Message("aaa", "11", GetParam()), 0);
-  Inputs inputs;
-  assembly.Fill(&inputs);
+  Job job;
+  assembly.MoveTo(&job);
+  EXPECT_EQ(job.memory.inputs, memory.inputs);
+  const Inputs& inputs = job.inputs;
   EXPECT_EQ(X(inputs), "aaabbbccc");
   EXPECT_EQ(Dy(inputs), "112233");
-  for (const Role role : {Role::kX, Role::kDy}) {
+  EXPECT_EQ(std::string(reinterpret_cast<const char*>(memory.inputs.get()) + 512, 4), "wwWW");
+  for (const Role role : {Role::kX, Role::kDy, Role::kWeight}) {
     const InputTensor& input = inputs[static_cast<size_t>(role)];
     EXPECT_TRUE(input.page_locked);
     ASSERT_EQ(input.runs.size(), 1U);
-    EXPECT_EQ((input.runs[0].data() - memory.bytes.get()) % 256, 0);
+    EXPECT_EQ((input.runs[0].data() - memory.inputs.get()) % 256, 0);
   }
 }
 

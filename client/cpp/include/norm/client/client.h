@@ -21,14 +21,17 @@ namespace norm::client {
 /// Errors:     the server's code and message. Details (google.rpc.BadRequest, RetryInfo) are
 ///             payloads of the status under their type URL. INVALID_ARGUMENT without a round trip
 ///             for an address that cannot be meant and for views that contradict themselves; a
-///             call that was cut off and not cancelled here is UNAVAILABLE.
+///             call that was cut off and not cancelled here is UNAVAILABLE. UNAUTHENTICATED: the
+///             server knows no such token or wants one; PERMISSION_DENIED: it knows the caller and
+///             does not let it in. A TLS handshake that fails is UNAVAILABLE with its reason.
 /// Threads:    every method may be called from several threads at once.
 /// Ownership:  streams opened by a client may outlive it.
 class Client {
  public:
   /// `address` is host:port ("[::1]:8470" for IPv6), or a gRPC target ("unix:/run/normd.sock",
   /// "dns:///name:8470"). Does not wait for the server: the first call connects. Errors: as
-  /// CheckAddress, and INVALID_ARGUMENT for options out of range.
+  /// CheckAddress, and INVALID_ARGUMENT for options out of range, for certificates, keys and tokens
+  /// that cannot be used, and for a token that would travel unencrypted to another machine.
   static absl::StatusOr<std::unique_ptr<Client>> Create(const std::string& address,
                                                         const ClientOptions& options = {});
   ~Client();

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "absl/time/time.h"
 
@@ -37,8 +38,29 @@ struct ChunkOptions {
   int64_t window_bytes = int64_t{64} << 20;
 };
 
+/// How connections are encrypted, and who each end shows to be. TLS 1.2 or later. Files are PEM, read
+/// once by Client::Create; a certificate that is renewed needs a new Client.
+struct TlsOptions {
+  // Authorities that the server's certificate must lead to; empty: the system's.
+  std::string root_ca_file;
+  // The client's certificate, with those that lead to its root, and its key: both, or neither for a
+  // server that asks for none.
+  std::string cert_file;
+  std::string key_file;
+  // What the server's certificate must name (DNS name or IP address); empty: the host of the address.
+  // For a server that is reached by another address than its certificate has.
+  std::string server_name;
+};
+
 /// Options of a Client.
 struct ClientOptions {
+  std::optional<TlsOptions> tls;  // absent: plaintext
+  // Bearer token of every call: itself, or a file that holds it alone (read again when it changes; a
+  // file that cannot be used meanwhile leaves the last token). Neither is ever shown in an error. It
+  // never travels unencrypted to another machine: without TLS, Client::Create refuses addresses but
+  // loopback ones, localhost and Unix sockets.
+  std::string token;
+  std::string token_file;
   RetryPolicy retry;
   ChunkOptions chunks;  // of calls; streams have their own
   // TCP connections; calls take them in turn. One connection carries about 1.5 GB/s each way.

@@ -16,6 +16,10 @@ namespace norm::client {
 /// Who goes first when requests wait on the server: interactive ones, bulk ones with what is left
 /// and a guaranteed share.
 enum class Priority : uint8_t { kInteractive, kBulk };
+/// "interactive", "bulk".
+constexpr const char* PriorityName(Priority priority) {
+  return priority == Priority::kInteractive ? "interactive" : "bulk";
+}
 
 /// y = x * rstd * (weight + weight_offset), rstd = 1 / sqrt(mean(x^2) + eps), over the trailing
 /// normalized_dims of x.

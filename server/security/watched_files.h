@@ -1,0 +1,72 @@
+// A value that is made of files, and made anew when they change.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "proto/credentials/secret_file.h"
+
+namespace norm::server {
+
+enum class Look : uint8_t { kSame, kReplaced };
+
+/// Threads:  `value` from any; Load, then Look, from one at a time.
+template <typename Value>
+class WatchedFiles {
+ public:
+  /// `read` makes the value of what `paths` hold now.
+  WatchedFiles(std::vector<std::string> paths, std::function<absl::StatusOr<Value>()> read)
+      : paths_(std::move(paths)), read_(std::move(read)) {}
+
+  /// Reads for the first time.
+  absl::Status Load() { return Replace(Stamps()); }
+
+  /// Reads again when a file has changed since it was read or refused. Errors: those of `read`, once
+  /// for each change; the value stays what it was.
+  absl::StatusOr<Look> LookAgain() {
+    std::vector<credentials::FileStamp> stamps = Stamps();
+    if (stamps == stamps_) return Look::kSame;
+    if (absl::Status status = Replace(std::move(stamps)); !status.ok()) return status;
+    return Look::kReplaced;
+  }
+
+  std::shared_ptr<const Value> value() const {
+    const std::lock_guard lock(mutex_);
+    return value_;
+  }
+
+ private:
+  std::vector<credentials::FileStamp> Stamps() const {
+    std::vector<credentials::FileStamp> stamps;
+    stamps.reserve(paths_.size());
+    for (const std::string& path : paths_) stamps.push_back(credentials::StampOf(path));
+    return stamps;
+  }
+
+  /// `before`: stamps taken before the files are read. One that changes meanwhile differs from them,
+  /// and is looked at again.
+  absl::Status Replace(std::vector<credentials::FileStamp> before) {
+    stamps_ = std::move(before);
+    absl::StatusOr<Value> made = read_();
+    if (!made.ok()) return made.status();
+    auto value = std::make_shared<const Value>(*std::move(made));
+    const std::lock_guard lock(mutex_);
+    value_ = std::move(value);
+    return absl::OkStatus();
+  }
+
+  const std::vector<std::string> paths_;
+  const std::function<absl::StatusOr<Value>()> read_;
+  std::vector<credentials::FileStamp> stamps_;
+  mutable std::mutex mutex_;
+  std::shared_ptr<const Value> value_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace norm::server

@@ -1,0 +1,26 @@
+#include "server/transport/middleware/access.h"
+
+#include <optional>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+
+namespace norm::server {
+
+absl::Status AccessControl::Check(absl::string_view path, const Caller& caller) {
+  absl::Status status = security_.Check(path, caller);
+  if (status.ok()) return status;
+  metrics_.RecordRejected(status.code() == absl::StatusCode::kUnauthenticated
+                              ? RejectReason::kUnauthenticated
+                              : RejectReason::kPermissionDenied);
+  if (const std::optional<int64_t> held_back = limiter_.Admit(clock_.Now());
+      held_back.has_value()) {
+    log_.Warning("call refused", {{"method", std::string(path)},
+                                  {"code", absl::StatusCodeToString(status.code())},
+                                  {"reason", std::string(status.message())},
+                                  {"held_back", absl::StrCat(*held_back)}});
+  }
+  return status;
+}
+
+}  // namespace norm::server

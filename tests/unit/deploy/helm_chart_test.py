@@ -1,0 +1,337 @@
+#!/usr/bin/env python3
+"""The Helm chart, rendered by Helm itself. Usage: helm_chart_test.py ROOT NORMD"""
+
+import json
+import re
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+import deploy_case
+from deploy_case import ROOT
+
+try:
+    import helm_python as helm
+    import kubernetes_validate
+    import yaml
+except ImportError as error:
+    deploy_case.skip(f"the chart was not rendered: {error}")
+
+CHART = ROOT / "deploy/helm/normd"
+KUBERNETES = ("1.27.0", "1.32.0", "1.37.0")  # the oldest with gRPC probes, and later ones
+OPERATOR_KINDS = ("PrometheusRule", "ServiceMonitor")  # of the Prometheus operator: no schema here
+EVERYTHING = {
+    "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}}, "prometheusRule": {"enabled": True},
+    "dashboards": {"enabled": True}, "autoscaling": {"enabled": True}, "flags": {"max_queue_delay": "1ms", "slots": 4},
+    "service": {"type": "LoadBalancer", "annotations": {"a": "b"}}, "imagePullSecrets": [{"name": "registry"}],
+    "networkPolicy": {"clients": [{"podSelector": {"matchLabels": {"role": "trainer"}}}], "egress": [{"ports": [{"port": 4317}]}]},
+    "podAnnotations": {"c": "d"}, "podLabels": {"e": "f"}, "nodeSelector": {"gpu": "h200"}, "runtimeClassName": "nvidia",
+    "priorityClassName": "high", "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}],
+    "affinity": {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}},
+}
+MUTUAL_TLS = {
+    "insecure": False,
+    "tls": {"secretName": "server", "clientCaSecretName": "authority", "probe": {"caSecretName": "probe", "serverName": "normd.example"}},
+    "access": {"secretName": "lists", "dataTokensKey": "data", "adminTokensKey": "admin", "dataClientsKey": "names", "adminClientsKey": "admins"},
+}
+CPU = {"device": "cpu", "gpu": {"count": 0}}
+
+
+def render(values=None, name="demo"):
+    """The chart's objects by kind."""
+    objects = {}
+    with helm.Chart.load(str(CHART)) as chart:
+        for path, text in chart.render(values or {}, name=name, namespace="serving").items():
+            if path.endswith("NOTES.txt"):
+                continue
+            for document in yaml.safe_load_all(text):
+                if document is not None:
+                    objects.setdefault(document["kind"], []).append(document)
+    return objects
+
+
+def refusal(values):
+    """Helm's words against these values, or None."""
+    try:
+        render(values)
+    except helm.HelmError as error:
+        return str(error)
+    return None
+
+
+def pod_of(objects):
+    return objects["Deployment"][0]["spec"]["template"]["spec"]
+
+
+def container_of(objects):
+    (container,) = pod_of(objects)["containers"]
+    return container
+
+
+def flag(container, name):
+    (value,) = [argument.split("=", 1)[1] for argument in container["args"] if argument.startswith(f"--{name}=")]
+    return value
+
+
+def selects(selector, labels):
+    return all(labels.get(key) == value for key, value in selector.items())
+
+
+class Rendered(unittest.TestCase):
+    def test_helm_finds_no_fault(self):
+        found = helm.lint(str(CHART))
+        self.assertEqual(found["errors"], [])
+        self.assertEqual([entry for entry in found["messages"] if entry["severity"] > 1], [])
+
+    def test_objects_are_what_kubernetes_accepts(self):
+        for values in ({}, EVERYTHING, MUTUAL_TLS, CPU):
+            for kind, objects in render(values).items():
+                for document in objects:
+                    for version in () if kind in OPERATOR_KINDS else KUBERNETES:
+                        with self.subTest(kind=kind, version=version):
+                            kubernetes_validate.validate(document, version, strict=True)
+
+    def test_a_fault_is_seen_by_the_validator(self):
+        (deployment,) = render()["Deployment"]
+        deployment["spec"]["replicas"] = "two"
+        with self.assertRaises(kubernetes_validate.ValidationError):
+            kubernetes_validate.validate(deployment, KUBERNETES[-1], strict=True)
+
+    def test_versions_are_the_projects(self):
+        chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+        self.assertEqual((chart["version"], chart["appVersion"]), (deploy_case.PROJECT_VERSION, deploy_case.PROJECT_VERSION))
+        self.assertEqual(container_of(render())["image"], f"normd:{deploy_case.PROJECT_VERSION}")
+
+    def test_every_object_has_its_own_name(self):
+        for kind, objects in render(EVERYTHING).items():
+            names = [document["metadata"]["name"] for document in objects]
+            self.assertEqual(len(names), len(set(names)), kind)
+            self.assertTrue(all(len(name) <= 63 for name in names))
+        self.assertEqual(render(name="normd")["Deployment"][0]["metadata"]["name"], "normd")
+
+
+class Termination(unittest.TestCase):
+    def test_grace_holds_delay_timeout_and_margin(self):
+        for delay, timeout, margin in ((10, 25, 5), (6, 1, 2), (60, 600, 30), (3600, 3600, 10)):
+            objects = render({"drain": {"delaySeconds": delay, "timeoutSeconds": timeout, "marginSeconds": margin}})
+            container = container_of(objects)
+            self.assertEqual(flag(container, "drain_delay"), f"{delay}s")
+            self.assertEqual(flag(container, "drain_timeout"), f"{timeout}s")
+            self.assertEqual(pod_of(objects)["terminationGracePeriodSeconds"], delay + timeout + margin)
+
+    def test_it_serves_until_a_probe_has_seen_that_it_is_not_ready(self):
+        values = yaml.safe_load((CHART / "values.yaml").read_text())
+        readiness = values["probes"]["readiness"]
+        self.assertGreaterEqual(values["drain"]["delaySeconds"], readiness["periodSeconds"] * readiness["failureThreshold"])
+        self.assertIn("drain.delaySeconds: must be at least probes.readiness.periodSeconds x failureThreshold = 20, got 19",
+                      refusal({"drain": {"delaySeconds": 19}, "probes": {"readiness": {"periodSeconds": 10, "failureThreshold": 2}}}))
+        self.assertIsNone(refusal({"drain": {"delaySeconds": 20}, "probes": {"readiness": {"periodSeconds": 10, "failureThreshold": 2}}}))
+
+
+class Probes(unittest.TestCase):
+    PROBES = {"startupProbe": "", "readinessProbe": "", "livenessProbe": "liveness"}
+
+    def test_ports_are_those_that_normd_listens_at(self):
+        for grpc, metrics in ((8470, 8471), (9000, 9100)):
+            objects = render({"ports": {"grpc": grpc, "metrics": metrics}, "serviceMonitor": {"enabled": True}})
+            container = container_of(objects)
+            self.assertEqual(flag(container, "listen"), f"0.0.0.0:{grpc}")
+            self.assertEqual(flag(container, "metrics_listen"), f"0.0.0.0:{metrics}")
+            named = {port["name"]: port["containerPort"] for port in container["ports"]}
+            self.assertEqual(named, {"grpc": grpc, "metrics": metrics})
+            for probe in self.PROBES:
+                self.assertEqual(container[probe]["grpc"]["port"], grpc)
+            for service in objects["Service"]:
+                for port in service["spec"]["ports"]:
+                    self.assertEqual(named[port["targetPort"]], port["port"])
+                    self.assertEqual(port["targetPort"], port["name"])
+
+    def test_names_are_those_that_the_health_service_knows(self):
+        health = (ROOT / "server/transport/health.cc").read_text()
+        known = set(re.findall(r'"([\w.]*)"', re.search(r"kServices\[\] = \{(.*?)\};", health, re.DOTALL).group(1)))
+        liveness = re.search(r'kLiveness\[\] = "(\w+)"', health).group(1)
+        container = container_of(render())
+        for probe, service in self.PROBES.items():
+            self.assertEqual(container[probe]["grpc"]["service"], service)
+            self.assertIn(service, known | {liveness})
+        # The other names say NOT_SERVING while normd drains: the kubelet would restart it.
+        self.assertEqual(container["livenessProbe"]["grpc"]["service"], liveness)
+
+    def test_behind_tls_normctl_asks_from_inside(self):
+        container = container_of(render(MUTUAL_TLS))
+        for probe, service in self.PROBES.items():
+            self.assertNotIn("grpc", container[probe])
+            self.assertEqual(container[probe]["exec"]["command"],
+                             ["normctl", "health", "--server", "127.0.0.1:8470", "--service", service, "--attempts", "1", "--timeout", "5s"])
+        self.assertEqual({entry["name"]: entry["value"] for entry in container["env"]}, {
+            "NORMD_TLS_CA": "/etc/normd/probe/ca.crt", "NORMD_TLS_NAME": "normd.example",
+            "NORMD_TLS_CERT": "/etc/normd/probe/tls.crt", "NORMD_TLS_KEY": "/etc/normd/probe/tls.key"})
+
+
+class Security(unittest.TestCase):
+    def test_tls_and_lists_come_from_mounted_secrets(self):
+        objects = render(MUTUAL_TLS)
+        container, pod = container_of(objects), pod_of(objects)
+        mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+        secrets = {volume["name"]: volume["secret"]["secretName"] for volume in pod["volumes"]}
+        self.assertEqual(secrets, {"tls": "server", "probe": "probe", "client-ca": "authority", "access": "lists"})
+        self.assertEqual(set(mounts), set(secrets))
+        for name, file in (("tls_cert", "tls/tls.crt"), ("tls_key", "tls/tls.key"), ("tls_client_ca", "client-ca/ca.crt"),
+                           ("data_tokens", "access/data"), ("admin_tokens", "access/admin"), ("data_clients", "access/names"),
+                           ("admin_clients", "access/admins")):
+            self.assertEqual(flag(container, name), f"/etc/normd/{file}")
+        self.assertNotIn("--insecure", container["args"])
+        self.assertTrue(all(mount["readOnly"] for mount in container["volumeMounts"]))
+
+    def test_no_tls_is_said(self):
+        container = container_of(render())
+        self.assertIn("--insecure", container["args"])
+        self.assertNotIn("volumeMounts", container)
+
+    def test_the_pod_can_do_what_it_needs_and_no_more(self):
+        objects = render()
+        user = int(re.search(r"^USER (\d+):", (ROOT / "Dockerfile").read_text(), re.MULTILINE).group(1))
+        pod, container = pod_of(objects), container_of(objects)
+        self.assertEqual((pod["securityContext"]["runAsNonRoot"], pod["securityContext"]["runAsUser"]), (True, user))
+        self.assertEqual(pod["securityContext"]["seccompProfile"], {"type": "RuntimeDefault"})
+        self.assertFalse(pod["automountServiceAccountToken"])
+        self.assertEqual(container["securityContext"], {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True,
+                                                        "capabilities": {"drop": ["ALL"]}})
+
+    def test_network_policy_opens_both_ports_to_their_peers(self):
+        clients, monitoring = [{"podSelector": {"matchLabels": {"role": "trainer"}}}], [{"namespaceSelector": {"matchLabels": {"a": "b"}}}]
+        (policy,) = render({"networkPolicy": {"clients": clients, "monitoring": monitoring}})["NetworkPolicy"]
+        self.assertEqual(policy["spec"]["policyTypes"], ["Ingress", "Egress"])
+        self.assertEqual([(rule["ports"][0]["port"], rule["from"]) for rule in policy["spec"]["ingress"]],
+                         [("grpc", clients), ("metrics", monitoring)])
+        self.assertEqual(policy["spec"]["egress"], [])
+        self.assertNotIn("NetworkPolicy", render({"networkPolicy": {"enabled": False}}))
+
+
+class Selection(unittest.TestCase):
+    def test_everything_selects_the_pods(self):
+        objects = render(EVERYTHING)
+        (deployment,) = objects["Deployment"]
+        labels = deployment["spec"]["template"]["metadata"]["labels"]
+        selectors = [deployment["spec"]["selector"]["matchLabels"], objects["PodDisruptionBudget"][0]["spec"]["selector"]["matchLabels"],
+                     objects["NetworkPolicy"][0]["spec"]["podSelector"]["matchLabels"]]
+        selectors += [service["spec"]["selector"] for service in objects["Service"]]
+        for selector in selectors:
+            self.assertTrue(selector and selects(selector, labels), selector)
+        self.assertEqual(objects["HorizontalPodAutoscaler"][0]["spec"]["scaleTargetRef"]["name"], deployment["metadata"]["name"])
+        self.assertNotIn("replicas", deployment["spec"])
+        self.assertEqual(pod_of(objects)["serviceAccountName"], objects["ServiceAccount"][0]["metadata"]["name"])
+
+    def test_one_service_is_headless_and_the_monitor_scrapes_it_alone(self):
+        objects = render(EVERYTHING)
+        headless = [service for service in objects["Service"] if service["spec"].get("clusterIP") == "None"]
+        self.assertEqual(len(headless), 1)
+        monitor = objects["ServiceMonitor"][0]
+        selected = [service["metadata"]["name"] for service in objects["Service"]
+                    if selects(monitor["spec"]["selector"]["matchLabels"], service["metadata"]["labels"])]
+        self.assertEqual(selected, [headless[0]["metadata"]["name"]])
+        self.assertIn(monitor["spec"]["endpoints"][0]["port"], [port["name"] for port in headless[0]["spec"]["ports"]])
+        self.assertEqual(monitor["metadata"]["labels"]["release"], "prometheus")
+
+    def test_gpus(self):
+        self.assertEqual(container_of(render({"gpu": {"count": 2, "resourceName": "nvidia.com/mig-1g.18gb"}}))["resources"]["limits"],
+                         {"memory": "24Gi", "nvidia.com/mig-1g.18gb": 2})
+        self.assertEqual(container_of(render(CPU))["resources"]["limits"], {"memory": "24Gi"})
+        self.assertEqual(flag(container_of(render(CPU)), "device"), "cpu")
+
+
+class Monitoring(unittest.TestCase):
+    def test_rules_and_dashboards_are_the_files_that_prometheus_and_grafana_read(self):
+        objects = render(EVERYTHING)
+        groups = [group for file in sorted((ROOT / "deploy/prometheus/rules").glob("*.yml")) for group in yaml.safe_load(file.read_text())["groups"]]
+        self.assertEqual(objects["PrometheusRule"][0]["spec"]["groups"] or [], groups)
+        shipped = {file.name: json.loads(file.read_text()) for file in (ROOT / "deploy/grafana/dashboards").glob("*.json")}
+        mapped = {name: json.loads(text) for document in objects.get("ConfigMap", []) for name, text in document["data"].items()}
+        self.assertEqual(mapped, shipped)
+
+    def test_autoscaler_reads_what_the_adapter_makes(self):
+        (rule,) = yaml.safe_load((ROOT / "deploy/helm/prometheus-adapter.yaml").read_text())["rules"]["custom"]
+        metric = render(EVERYTHING)["HorizontalPodAutoscaler"][0]["spec"]["metrics"][0]["pods"]
+        self.assertEqual(metric["metric"]["name"], rule["name"]["as"])
+        self.assertEqual(metric["target"], {"type": "AverageValue", "averageValue": "5m"})
+        if shutil.which("promtool") is None:
+            self.skipTest("no promtool here (Debian's package prometheus): the adapter's query was not evaluated")
+        query = rule["metricsQuery"].replace("<<.LabelMatchers>>", 'namespace="serving"').replace("<<.GroupBy>>", "pod")
+        labels = 'stage="queue",namespace="serving",pod='
+        # a: 600 requests a minute that waited 3 s in all: 5 ms each. b: none since long ago. c: 3 a minute of 1/128 s.
+        test = {"evaluation_interval": "15s", "rule_files": [], "tests": [{
+            "interval": "15s",
+            "input_series": [
+                {"series": f'normd_stage_seconds_sum{{{labels}"a"}}', "values": "0+0.75x20"},
+                {"series": f'normd_stage_seconds_count{{{labels}"a"}}', "values": "0+150x20"},
+                {"series": f'normd_stage_seconds_sum{{{labels}"b"}}', "values": "7x20"},
+                {"series": f'normd_stage_seconds_count{{{labels}"b"}}', "values": "9x20"},
+                {"series": f'normd_stage_seconds_sum{{{labels}"c"}}', "values": "0+0.005859375x20"},
+                {"series": f'normd_stage_seconds_count{{{labels}"c"}}', "values": "0+0.75x20"}],
+            "promql_expr_test": [{"expr": query, "eval_time": "4m",
+                                  "exp_samples": [{"labels": f'{{pod="{pod}"}}', "value": value}
+                                                  for pod, value in (("a", 0.005), ("b", 0), ("c", 0.0078125))]}]}]}
+        with tempfile.NamedTemporaryFile("w", suffix=".yml") as file:
+            yaml.safe_dump(test, file)
+            file.flush()
+            ended = subprocess.run(["promtool", "test", "rules", file.name], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.assertEqual(ended.returncode, 0, ended.stdout)
+
+
+class Values(unittest.TestCase):
+    def test_unknown_values_are_refused_everywhere(self):
+        schema = json.loads((CHART / "values.schema.json").read_text())
+        closed = []
+
+        def walk(node, path):
+            if "properties" in node:
+                self.assertIs(node.get("additionalProperties"), False, path)
+                closed.append(path)
+                for name, child in node["properties"].items():
+                    walk(child, (*path, name))
+
+        walk(schema, ())
+        self.assertGreater(len(closed), 15)
+        for path in closed:
+            values = {"no_such_value": 1}
+            for name in reversed(path):
+                values = {name: values}
+            self.assertIn("additional properties 'no_such_value' not allowed", refusal(values) or "", path)
+
+    def test_schema_and_defaults_have_the_same_values(self):
+        def walk(values, node, path):
+            if "properties" in node:
+                self.assertEqual(set(values), set(node["properties"]) - {"global"}, path)
+                for name, value in values.items():
+                    walk(value, node["properties"][name], (*path, name))
+
+        walk(yaml.safe_load((CHART / "values.yaml").read_text()), json.loads((CHART / "values.schema.json").read_text()), ())
+
+    def test_values_out_of_range_or_of_another_type(self):
+        for values in ({"replicaCount": -1}, {"replicaCount": "two"}, {"ports": {"grpc": 80}}, {"ports": {"grpc": 65536}},
+                       {"device": "gpu"}, {"gpu": {"count": 0.5}}, {"flags": {"listen": "0.0.0.0:1"}}, {"flags": {"slots": [1]}},
+                       {"flags": {"max-queue-delay": "1ms"}}, {"drain": {"timeoutSeconds": 0}}, {"drain": {"marginSeconds": 0}},
+                       {"strategy": {"maxSurge": "half"}}, {"autoscaling": {"queueWait": "5 ms"}}, {"tls": {"secretName": "A b"}},
+                       {"serviceMonitor": {"interval": "15"}}, {"image": {"repository": ""}}):
+            said = refusal(values)
+            self.assertIsNotNone(said, values)
+            self.assertIn("don't meet the specifications of the schema", said)
+
+    def test_values_that_contradict_each_other(self):
+        for values, said in (
+                ({"insecure": False}, "tls.secretName: must be set when insecure is false"),
+                ({"tls": {"secretName": "a"}}, "insecure: must be false when tls.secretName is set"),
+                ({"tls": {"clientCaSecretName": "a"}}, "tls.clientCaSecretName: needs tls.secretName"),
+                ({"insecure": False, "tls": {"secretName": "a"}}, "tls.probe.caSecretName: must be set"),
+                ({"device": "cpu"}, "gpu.count: must be 0 when device is cpu, got 1"),
+                ({"gpu": {"count": 0}}, "gpu.count: must be 1 or more when device is cuda, got 0"),
+                ({"ports": {"grpc": 8471}}, "ports.metrics: must differ from ports.grpc, both are 8471"),
+                ({"autoscaling": {"minReplicas": 9}}, "autoscaling.minReplicas: must be at most maxReplicas = 8, got 9"),
+                ({"access": {"dataTokensKey": "a"}}, "access.dataTokensKey: needs access.secretName"),
+                ({"access": {"secretName": "a", "dataClientsKey": "b"}}, "need tls.clientCaSecretName")):
+            self.assertIn(said, refusal(values) or "", values)
+
+
+if __name__ == "__main__":
+    deploy_case.main()
