@@ -57,6 +57,8 @@ STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 \
     CMD ["normctl", "health", "--attempts", "1", "--timeout", "4s"]
 ENTRYPOINT ["/opt/normd/bin/normd", "--flagfile=/etc/normd/normd.flags"]
+# Arguments come in its place: who gives any also says whether there is TLS.
+CMD ["--insecure"]
 # Last: they change with every commit.
 ARG VERSION=0.1.0
 ARG REVISION=unknown

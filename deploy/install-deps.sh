@@ -19,7 +19,7 @@ for argument in "$@"; do
       test=1
       packages+=(libgmock-dev libgtest-dev prometheus python3 python3-matplotlib python3-venv)
       ;;
-    --image) packages+=(buildah debootstrap iproute2) ;;
+    --image) packages+=(buildah debootstrap iproute2 openssl) ;;
     *)
       echo "install-deps.sh: unknown argument '$argument' (usage: install-deps.sh [--test] [--image])" >&2
       exit 2

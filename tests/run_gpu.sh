@@ -11,9 +11,10 @@ set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
 # sharded COMMAND...: a GoogleTest command as several processes side by side, since the oracle on the CPU is what takes time.
-# Prints the shards' output one after another; fails if any of them failed.
+# Prints the shards' output one after another; fails if any of them failed. MOST_SHARDS: no more processes than this.
 sharded() {
   local shards=$(($(nproc) < 12 ? $(nproc) : 12)) folder shard failures=0 pids=()
+  if ((shards > ${MOST_SHARDS:-12})); then shards=$MOST_SHARDS; fi
   folder=$(mktemp -d)
   for ((shard = 0; shard < shards; shard++)); do
     # A group of its own: what a tool started ends with it, a hung kernel too.
@@ -54,12 +55,13 @@ case "$mode" in
     sanitizer_filter+='Shapes/BatchNormTest.*:*BatchNormRowsTest.*MatchesReference*:*CudaBatchNormResidentTest.Every*:'
     sanitizer_filter+='*BitEqualityTest.ARowAlone*F16:*BitEqualityTest.ARowAlone*/F32:*BitEqualityTest.Addresses*:'
     sanitizer_filter+='*BatchNormInferenceTest.BothDirections*:*ExtremesTest*:*Aliasing*:*FieldCase*:'
-    sanitizer_filter+='RowNormBackwardMean*:DeviceCaseTest*:Ladder*'
+    sanitizer_filter+='*RowNormBackwardMean*:DeviceCaseTest*:Ladder*'
     sanitizer_filter+='-*Million*:*Batch140000*:*Batch65536*:*Channels70000*:*Spatial70001*'
-    # racecheck takes seconds a test.
+    # racecheck takes seconds a test. No rows that many blocks share: their kernels are left out below, and the tool ends by an error of
+    # its own there ("failed to handle a hardware exception").
     racecheck_filter=
-    for case in BF16Rows229Hidden71 BF16Rows3Hidden1024 BF16Rows65Hidden1536 BF16Rows2Hidden16384 BF16Rows1Hidden65536 \
-      F32Rows3Hidden1024 F32Rows65Hidden1536 F32Rows1Hidden65536; do
+    for case in BF16Rows229Hidden71 BF16Rows3Hidden1024 BF16Rows65Hidden1536 BF16Rows2Hidden16384 F32Rows3Hidden1024 \
+      F32Rows65Hidden1536; do
       racecheck_filter+="Shapes/LayerNorm*.MatchesReference/$case:"
     done
     racecheck_filter+='Shapes/RmsNorm*.MatchesReference/BF16Rows3Hidden1024:*BatchNormInferenceTest.BothDirections*/BF16:'
@@ -67,7 +69,8 @@ case "$mode" in
       racecheck_filter+="Shapes/BatchNormTest.Training*/F32$case:Shapes/BatchNormTest.Training*/BF16$case:"
     done
     racecheck_filter+='*BatchNormRowsTest.*MatchesReference/BF16Values4300*:Formats/*InBothRoundingOrders/f8e4m3perrowBF16:'
-    racecheck_filter+='*CudaBatchNormSegmentsTest.Every*Batch3*:RowNormBackwardMean*'
+    racecheck_filter+='*CudaBatchNormSegmentsTest.Every*Batch3*:'
+    racecheck_filter+='*RowNormBackwardMean*/F32Hidden130:*RowNormBackwardMean*/BF16Hidden1000:*RowNormBackwardMean*/BF16Hidden1023'
     ;;
   bench) ;;
   *)
@@ -189,9 +192,13 @@ else
         # each other by such an mbarrier, has 88 to 11068 hazards for it, and none when built with an arrival of every lane.
         for kernel in RowForwardRing RowBackwardGroups RowBackwardLong; do options+=(--kernel-name-exclude "kernel_substring=$kernel"); done
       fi
+      filter=${SANITIZER_FILTER:-$filter}
+      # A process without a test makes no CUDA call, and that is an error to the tool.
+      tests=$("bin/$program" --gtest_filter="$filter" --gtest_list_tests | grep -c '^ ' || true)
+      if ((tests == 0)); then continue; fi
       # Each tensor in an allocation of its own: what is read past its end is seen.
-      step "$program.$tool" "$sanitizer_limit" env NORM_TEST_SEPARATE_ALLOCATIONS=1 "$root/tests/run_gpu.sh" --sharded "$sanitizer" "${options[@]}" \
-        "bin/$program" --gtest_filter="${SANITIZER_FILTER:-$filter}"
+      step "$program.$tool" "$sanitizer_limit" env NORM_TEST_SEPARATE_ALLOCATIONS=1 MOST_SHARDS="$tests" "$root/tests/run_gpu.sh" --sharded \
+        "$sanitizer" "${options[@]}" "bin/$program" --gtest_filter="$filter"
     done
   done < <(grep '_cuda_test$' tests/gpu_programs.txt)
 fi

@@ -18,7 +18,7 @@ skip() {
   exit 77
 }
 ((EUID == 0)) || skip "not root"
-for tool in buildah debootstrap ip unshare; do
+for tool in buildah debootstrap ip openssl unshare; do
   command -v "$tool" >/dev/null || skip "no $tool here (deploy/install-deps.sh --image installs it)"
 done
 [[ -x $cuda/bin/nvcc && -e $cuda/lib64/libcudart_static.a ]] || skip "no CUDA toolkit in $cuda to stand for NVIDIA's image"
@@ -73,9 +73,10 @@ if ! "${buildah[@]}" inspect --type image "docker.io/$cuda_image" >/dev/null 2>&
 fi
 
 echo "prove.sh: building the stage $target for ${CUDA_ARCHITECTURES:-90-real}"
-"${buildah[@]}" bud --pull-never --target "$target" --tag "normd:$target" --file "$root/Dockerfile" \
+"${buildah[@]}" bud --pull-never --no-cache --force-rm --target "$target" --tag "normd:$target" --file "$root/Dockerfile" \
   --build-arg "CUDA_ARCHITECTURES=${CUDA_ARCHITECTURES:-90-real}" \
   --build-arg "REVISION=$(git -C "$root" rev-parse HEAD 2>/dev/null || echo unknown)" "$root"
+"${buildah[@]}" rmi --prune >/dev/null # what had this tag before
 [[ $target == runtime ]] || exit 0
 
 container=$("${buildah[@]}" from --pull-never "normd:$target")

@@ -10,6 +10,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 
@@ -36,12 +37,30 @@ class Image:
     def call(self, *arguments):
         return subprocess.run([*self.buildah, *arguments], check=True, stdout=subprocess.PIPE, text=True).stdout
 
-    def command(self, *command, volume=None):
-        volumes = ["--volume", volume] if volume else []
-        return [*self.buildah, "run", *volumes, self.container, "--", *command]
+    def command(self, *command, volume=None, environment=()):
+        options = ["--volume", volume] if volume else []
+        options += [f"--env={entry}" for entry in environment]
+        return [*self.buildah, "run", *options, self.container, "--", *command]
 
-    def run(self, *command, volume=None):
-        return subprocess.run(self.command(*command, volume=volume), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    def run(self, *command, **options):
+        return subprocess.run(self.command(*command, **options), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+    def start(self, *flags, volume=None):
+        """The image's program with these flags, and what it wrote until it was ready or ended."""
+        server = subprocess.Popen(self.command(*self.config["Entrypoint"], *flags, volume=volume), stdout=subprocess.PIPE,
+                                  stderr=subprocess.STDOUT, text=True)
+        log = []
+        for line in server.stdout:
+            log.append(line.rstrip())
+            if line.startswith("normd ready"):
+                break
+        return server, log
+
+
+def ended(process, line=0):
+    """Exit code and a line of what was printed; of a command that ends at once, buildah loses some on a busy machine."""
+    printed = process.stdout.strip().splitlines()
+    return f"exit {process.returncode}{': ' + printed[line] if printed else ''}"
 
 
 def descendants(pid):
@@ -118,25 +137,20 @@ def check_content(report, image, root):
 
 def check_user(report, image):
     report.check("user", image.config["User"] == "8470:8470", image.config["User"])
-    seen = image.run("id", "-u").stdout.strip()
-    report.check("user that a command runs as", seen == "8470", seen)
-    written = image.run("sh", "-c", "touch /opt/normd/x /etc/normd/x 2>/dev/null; ls /opt/normd/x /etc/normd/x 2>/dev/null | wc -l")
-    report.check("files of its own that it can change", written.stdout.strip() == "0", written.stdout.strip())
+    ran = image.run("sh", "-c", 'test "$(id -u):$(id -g)" = 8470:8470')
+    report.check("a command runs as that user", ran.returncode == 0, ended(ran))
+    for folder in ("/opt/normd", "/opt/normd/bin", "/etc/normd"):
+        written = image.run("sh", "-c", f"! touch {folder}/x 2>/dev/null")
+        report.check(f"it cannot write to {folder}", written.returncode == 0, ended(written))
 
 
 def check_service(report, image, root):
     health = image.config["Healthcheck"]["Test"][1:]
     before = image.run(*health)
-    report.check("health check without a server", before.returncode == 3, f"exit {before.returncode}: {before.stdout.splitlines()[0]}")
+    report.check("health check without a server", before.returncode == 3, ended(before))
 
-    server = subprocess.Popen(image.command(*image.config["Entrypoint"]), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    log = []
-    pid = None
-    for line in server.stdout:
-        log.append(line.rstrip())
-        if line.startswith("normd ready"):
-            pid = find_normd(server.pid)
-            break
+    server, log = image.start(*image.config["Cmd"])
+    pid = find_normd(server.pid)
     if pid is None:
         report.check("server", False, "\n".join(log))
         server.wait()
@@ -150,9 +164,9 @@ def check_service(report, image, root):
     report.check("user of the server", owner.split()[1:] == ["8470"] * 4, owner)
 
     after = image.run(*health)
-    report.check("health check", after.returncode == 0, f"exit {after.returncode}: {after.stdout.splitlines()[0]}")
+    report.check("health check", after.returncode == 0, ended(after))
     verified = image.run("normctl", "verify", "/data/manifest.json", volume=f"{root}/tests/data:/data:ro")
-    report.check("real inputs through the image's client", verified.returncode == 0, verified.stdout.strip().splitlines()[-1])
+    report.check("real inputs through the image's client", verified.returncode == 0, ended(verified, line=-1))
     load = subprocess.Popen(image.command("normctl", "bench", "--rate", "200", "--in-flight", "4", "--warm-up", "0.1", "--duration", "1"),
                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     printed, _ = load.communicate()
@@ -162,15 +176,39 @@ def check_service(report, image, root):
 
     client = subprocess.Popen(image.command("normctl", "bench", "--shape", "4096x4096", "--in-flight", "4", "--warm-up", "0",
                                             "--duration", "3"), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    while metrics().get("normd_in_flight_requests", 0) == 0 and client.poll() is None:
-        pass
-    report.check("calls are under way when SIGTERM comes", client.poll() is None, f"{metrics()['normd_in_flight_requests']:.0f}")
+    under_way = 0
+    while under_way == 0 and client.poll() is None:
+        under_way = metrics().get("normd_in_flight_requests", 0)
+    report.check("calls under way when SIGTERM comes", under_way > 0, f"{under_way:.0f}")
     os.kill(pid, signal.SIGTERM)
     rest = [line.rstrip() for line in server.stdout]
     code = server.wait()
     client.communicate()
     report.check("exit code after SIGTERM", code == 0, code)
     report.check("drained", any('"drained"' in line for line in rest), rest[-1] if rest else "no log")
+
+
+def check_tls(report, image):
+    """With a certificate: what the health check finds in its environment is enough for it."""
+    health = image.config["Healthcheck"]["Test"][1:]
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=normd.example",
+                        "-addext", "subjectAltName=DNS:normd.example", "-keyout", f"{folder}/tls.key", "-out", f"{folder}/tls.crt"],
+                       check=True, stderr=subprocess.DEVNULL)
+        for file in pathlib.Path(folder).iterdir():
+            file.chmod(0o444)
+        pathlib.Path(folder).chmod(0o755)
+        refused, log = image.start()
+        report.check("refuses to start without TLS and without --insecure", refused.wait() == 2, log[0])
+        volume = f"{folder}:/tls:ro"
+        server, log = image.start("--tls_cert=/tls/tls.crt", "--tls_key=/tls/tls.key", volume=volume)
+        environment = ["NORMD_TLS_CA=/tls/tls.crt", "NORMD_TLS_NAME=normd.example"]
+        found = image.run(*health, volume=volume, environment=environment)
+        report.check("health check over TLS", found.returncode == 0, ended(found))
+        plain = image.run(*health)
+        report.check("the same in plaintext", plain.returncode == 3, ended(plain))
+        os.kill(find_normd(server.pid), signal.SIGTERM)
+        server.communicate()
 
 
 def main():
@@ -180,6 +218,7 @@ def main():
     check_content(report, image, root)
     check_user(report, image)
     check_service(report, image, root)
+    check_tls(report, image)
     print(f"try_image.py: {'everything as promised' if report.failed == 0 else f'{report.failed} promises are not kept'}")
     return 1 if report.failed else 0
 

@@ -161,13 +161,14 @@ __global__ void __launch_bounds__(kMaxThreads, kMinBlocks)
     exchange.Send(sums, exact, corrected, i % Exchange::kTurns);
   };
   const float share = 1.0F / static_cast<float>(p.hidden_size);
+  const bool exact_mean = kLayer && HasExactMean<Launch>(p);
   int rows_to_store = p.partial_stages;
   const auto second_pass = [&](int i, int stage) {
     const GivenStats stats = stats_of(stage);
     const bool corrected = kExactMean || (kLayer && MeanNeedsCorrection(stats));
     const RowTotals<float> totals =
         exchange.Receive(stats, p.hidden_size, corrected, i % Exchange::kTurns);
-    const RowCoefficients<float> coefficients = Coefficients<kKind>(totals, stats, share);
+    RowCoefficients<float> coefficients = Coefficients<kKind>(totals, stats, share);
     const int64_t offset = chunk_of(i).offset;
     const RowPlace place = {ring.Chunk<kAligned>(stage, 0, offset),
                             ring.Chunk<kAligned>(stage, 1, offset),
@@ -178,10 +179,17 @@ __global__ void __launch_bounds__(kMaxThreads, kMinBlocks)
       CarefulBlockRow<X, kKind, V, Columns::kElements, kCluster>(
           p, place, stats, reinterpret_cast<double*>(shared + p.careful_offset), own.map(), terms);
       own.AddTerms(terms);
+    } else if (kLayer && __builtin_expect(exact_mean, 0)) {
+      const SharingBlocks<kCluster> group = {reinterpret_cast<double*>(shared + p.careful_offset),
+                                             p.cluster_blocks};
+      coefficients.dweight_correction = DweightCorrection<X, V, Columns::kElements, kAligned>(
+          place.x, stats.mean, coefficients.correction, share, group, own.map());
+      own.template Gradients<MeanCorrection::kOwn, !kPipelined>(place, coefficients, held);
     } else if (kExactMean || __builtin_expect(corrected, 0)) {
-      own.template Gradients<kLayer, !kPipelined>(place, coefficients, held);
+      own.template Gradients<kLayer ? MeanCorrection::kShared : MeanCorrection::kNone, !kPipelined>(
+          place, coefficients, held);
     } else {
-      own.template Gradients<false, !kPipelined>(place, coefficients, held);
+      own.template Gradients<MeanCorrection::kNone, !kPipelined>(place, coefficients, held);
     }
     if (--rows_to_store == 0) {
       store_partials();

@@ -11,9 +11,13 @@ namespace {
 using norm_device::BackwardLaunchKind;
 
 Status LaunchRing(const RowNormBackwardArgs& args, const BackwardPlan& plan, StreamHandle stream) {
-  const void* kernel = FindRingKernel(BackwardLaunchKind::kSingle, DeviceKind(args.kind),
-                                      args.dtype, WhichRingKernel(args, plan, RowsAligned(args)));
-  return Launch(kernel, plan.launch.config, RingParams(args, plan), stream);
+  const bool few = args.kind == RowNormKind::kLayer && args.rows <= norm_device::kExactMeanRows;
+  const void* kernel = FindRingKernel(
+      few ? BackwardLaunchKind::kFewRows : BackwardLaunchKind::kSingle, DeviceKind(args.kind),
+      args.dtype, WhichRingKernel(args, plan, RowsAligned(args)));
+  return few ? Launch(kernel, plan.launch.config,
+                      norm_device::RingBackwardFewRows{RingParams(args, plan)}, stream)
+             : Launch(kernel, plan.launch.config, RingParams(args, plan), stream);
 }
 
 Status LaunchColumns(const RowNormBackwardArgs& args, const BackwardPlan& plan,

@@ -11,8 +11,9 @@
 
 namespace norm_device {
 
-/// What a kernel takes: one request, or many of equal hidden size and dtypes.
-enum class BackwardLaunchKind : uint8_t { kSingle, kSegments };
+/// What a kernel takes: one request, or many of equal hidden size and dtypes. kFewRows: LayerNorm, one
+/// of no more than kExactMeanRows rows; a kernel of its own, to keep the code for them from the others.
+enum class BackwardLaunchKind : uint8_t { kSingle, kFewRows, kSegments };
 
 /// Who owns a row of x and dy, and where it waits between the passes over it.
 enum class RowBackwardMethod : uint8_t {
@@ -96,6 +97,12 @@ struct RingBackwardParams {
   int partial_stages;  // stages of a block (of a warp, of a group) that one partial row adds up
   int block_partials;  // partial rows of a block
 };
+
+/// LayerNorm of up to so many rows has dweight from means without rounding: in so few, x of a column
+/// may be closer to every mean than 2^-4 of it, where the mean's rounding is over 1e-6 of x - mean.
+inline constexpr int64_t kExactMeanRows = 16;
+/// Of BackwardLaunchKind::kFewRows.
+struct RingBackwardFewRows : RingBackwardParams {};
 
 /// Requests of one launch, each with the blocks it would have alone.
 using RingBackwardSegments = SegmentTable<RingBackwardParams, 64>;
@@ -225,6 +232,8 @@ struct RingKernel {
 /// Activation, Weight: see primitives/element_types.h.
 template <typename Activation>
 const void* RingBackwardKernel(RowKind kind, const RingKernel& kernel);
+template <typename Activation>
+const void* RingBackwardFewRowsKernel(const RingKernel& kernel);
 template <typename Activation>
 const void* RingBackwardSegmentsKernel(RowKind kind, const RingKernel& kernel);
 template <typename Activation>

@@ -183,18 +183,19 @@ class WarpExchange {
   int all_warps_;
 };
 
-/// The threads that share a row, for CarefulRow. `parts`: [3, warps of the block].
+/// The threads that share a row, for CarefulRow. `parts`: [kSums, warps of the block], of at most 3.
 template <bool kCluster>
 struct SharingBlocks {
   double* parts;
   int cluster_blocks;
 
-  __device__ void Sum(double (&sums)[3]) const {
+  template <int kSums>
+  __device__ void Sum(double (&sums)[kSums]) const {
     LaneSum<kWarpThreads>(sums);
     const int warp = static_cast<int>(threadIdx.x) / kWarpThreads;
     const int warps = static_cast<int>(blockDim.x) / kWarpThreads;
 #pragma unroll
-    for (int k = 0; k < 3; ++k) {
+    for (int k = 0; k < kSums; ++k) {
       if (threadIdx.x % kWarpThreads == 0) parts[k * warps + warp] = sums[k];
       sums[k] = 0.0;
     }
@@ -204,7 +205,7 @@ struct SharingBlocks {
 #pragma unroll 1
       for (int i = 0; i < warps; ++i) {
 #pragma unroll
-        for (int k = 0; k < 3; ++k) sums[k] += Part(parts + k * warps + i, rank);
+        for (int k = 0; k < kSums; ++k) sums[k] += Part(parts + k * warps + i, rank);
       }
     }
     SharingBlocksBarrier<kCluster>();

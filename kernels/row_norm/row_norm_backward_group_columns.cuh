@@ -35,16 +35,19 @@ class GroupColumns {
     }
   }
 
-  /// First pass over a row.
-  __device__ GroupSums Sums(const RowPlace& place, const GivenStats& stats) const {
+  /// First pass over a row. kDeviation: and the sum of x - mean in f64.
+  template <bool kDeviation>
+  __device__ GroupSums Sums(const RowPlace& place, const GivenStats& stats,
+                            double* deviation = nullptr) const {
     GroupSums sums;
     float gd[2] = {};
     float g_sum[2] = {};
     float x_sum[2] = {};
     float x_lost[2] = {};
+    double d_sum[2] = {};
 #pragma unroll
     for (int i = 0; i < kGranules; ++i) {
-      if (!kAligned && !Holds(i)) continue;
+      if (!(kAligned && !kDeviation) && !Holds(i)) continue;
       const Staged x = Staged::template Load<kAligned>(place.x, Column(i));
       const Staged dy = Staged::template Load<kAligned>(place.dy, Column(i));
 #pragma unroll
@@ -52,6 +55,9 @@ class GroupColumns {
         const float g = dy.Wide(v) * scale_[i * V + v];
         float d = x.Wide(v);
         if constexpr (kExactMean) AddExactly(d, x_sum[v % 2], x_lost[v % 2]);
+        if constexpr (kDeviation) {
+          d_sum[v % 2] += static_cast<double>(d) - static_cast<double>(stats.mean);
+        }
         if (kLayer) d -= stats.mean;
         gd[v % 2] = fmaf(g, d, gd[v % 2]);
         if (kLayer) g_sum[v % 2] += g;
@@ -64,6 +70,7 @@ class GroupColumns {
       sums.x = x_sum[0];
       sums.x_lost = x_lost[0] + x_lost[1];
     }
+    if constexpr (kDeviation) *deviation = d_sum[0] + d_sum[1];
     return sums;
   }
 
@@ -80,7 +87,7 @@ class GroupColumns {
     return sum;
   }
 
-  template <bool kCorrected>
+  template <MeanCorrection kCorrection>
   __device__ void Gradients(const RowPlace& place, const RowCoefficients<float>& row) {
 #pragma unroll
     for (int i = 0; i < kGranules; ++i) {
@@ -92,13 +99,12 @@ class GroupColumns {
       for (int v = 0; v < V; ++v) {
         const int e = i * V + v;
         float d = x.Wide(v);
-        if (kLayer) {
-          d -= row.mean;
-          if (kCorrected) d -= row.correction;
-        }
+        if (kLayer) d -= row.mean;
+        if (kCorrection != MeanCorrection::kNone) d -= row.correction;
         const float scaled = dy.Wide(v) * row.rstd;
         gradient[v] =
             fmaf(scaled, scale_[e], kLayer ? fmaf(row.slope, d, row.shift) : row.slope * d);
+        if (kCorrection == MeanCorrection::kOwn) d -= row.dweight_correction;
         dweight_[e] = fmaf(scaled, d, dweight_[e]);
         if (kLayer) dbias_[e] += dy.Wide(v);
       }

@@ -69,7 +69,8 @@ __device__ inline void AddExactly(float value, float& sum, float& lost) {
   sum = total;
 }
 
-template <typename X, RowKind kKind>
+/// kHasFewRows: of a launch that may have few rows (see kExactMeanRows).
+template <typename X, RowKind kKind, bool kHasFewRows = false>
 struct GroupExchange {
   static constexpr bool kLayer = kKind == RowKind::kLayer;
   static constexpr bool kExactMean = kLayer && std::is_same_v<X, F32>;
@@ -78,10 +79,11 @@ struct GroupExchange {
   static constexpr int kValues = kLayer ? 2 : 1;
   static constexpr int kSentValues = kValues + (kMayCorrect ? 1 : 0);
 
-  /// Sums of the warps of each group; those of warps that a group lacks stay zero.
+  /// Sums of the warps of each group; those of warps that a group lacks stay zero. `x`: kExactMean; else
+  /// [0]: of x - mean in few rows, by warps of the block.
   struct alignas(16) Parts {
     float values[2][kSentValues][kMaxGroups][kMaxGroupWarps];
-    double x[2][kExactMean ? kMaxGroups : 1][kExactMean ? kMaxGroupWarps : 2];
+    double x[2][kExactMean ? kMaxGroups : 1][kExactMean || kHasFewRows ? kMaxGroupWarps : 2];
     double careful[3 * kMaxGroupWarps];
 
     /// The part that a group's own warps read. All threads of the group, before a barrier of it.
@@ -125,7 +127,21 @@ struct GroupExchange {
       parts.values[turn][kSentValues - 1][group.index][group.warp] = sum;
     }
   }
+  __device__ static void SendDeviation(Parts& parts, const WarpGroup& group, double deviation,
+                                       int turn) {
+    double sum[1] = {deviation};
+    LaneSum<kWarpThreads>(sum);
+    if (threadIdx.x % kWarpThreads == 0) {
+      parts.x[turn][0][group.index * group.warps + group.warp] = sum[0];
+    }
+  }
   /// After a barrier of the group.
+  __device__ static double Deviation(const Parts& parts, const WarpGroup& group, int turn) {
+    double total = 0.0;
+#pragma unroll 4
+    for (int i = 0; i < group.warps; ++i) total += parts.x[turn][0][group.index * group.warps + i];
+    return total;
+  }
   __device__ static RowTotals<float> Receive(const Parts& parts, const WarpGroup& group,
                                              const GivenStats& stats, int hidden_size,
                                              bool corrected, int turn) {

@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
     RowBackwardGroups(const __grid_constant__ Launch launch) {
   using Storage = StorageOf<X>;
   using Columns = GroupColumns<X, kKind, V, kGranules, kAligned>;
-  using Exchange = GroupExchange<X, kKind>;
+  using Exchange = GroupExchange<X, kKind, !std::is_same_v<Launch, RingBackwardParams>>;
   extern __shared__ __align__(128) char shared[];
   __shared__ StageBarrier full[kMaxGroupStages];
   __shared__ float stage_stats[kMaxGroupStages][2];  // rstd, mean
@@ -104,6 +104,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
 
   const bool release_early = p.stages == 2;  // else a row's stage is filled again a row later
   const bool has_partials = p.dweight_partials != nullptr || p.dbias_partials != nullptr;
+  const bool exact_mean = Exchange::kMayCorrect && HasExactMean<Launch>(p);
   const bool direct = !has_partials && (p.dweight != nullptr || p.dbias != nullptr);
   int stage = 0;
   uint32_t parity = 0;
@@ -166,12 +167,16 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
                               ring.Chunk<kAligned>(stage, 1, offset),
                               p.ring_tensors < 3 ? nullptr : ring.Chunk<kAligned>(stage, 2, offset),
                               static_cast<char*>(p.dx) + offset};
-      const auto sums = own.Sums(place, stats);
+      double deviation = 0.0;
+      const auto sums = exact_mean
+                            ? own.template Sums<Exchange::kMayCorrect>(place, stats, &deviation)
+                            : own.template Sums<false>(place, stats);
       const bool corrected = Exchange::kMayCorrect && MeanNeedsCorrection(stats);
       Exchange::Send(parts, group, sums, i & 1);
       if (Exchange::kMayCorrect && __builtin_expect(corrected, 0)) {
         Exchange::SendDeviation(parts, group, own.Deviation(place, stats), i & 1);
       }
+      if (exact_mean) Exchange::SendDeviation(parts, group, deviation, i & 1);
       group.Sync();  // the sums of row i are there; row i - 1 is done with
       if (!release_early) {
         if (++filling_warp == group.warps) filling_warp = 0;
@@ -179,16 +184,21 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
       }
       const RowTotals<float> totals =
           Exchange::Receive(parts, group, stats, hidden_size, corrected, i & 1);
-      const RowCoefficients<float> row = Coefficients<kKind>(totals, stats, p.column_share);
+      RowCoefficients<float> row = Coefficients<kKind>(totals, stats, p.column_share);
       if (__builtin_expect(!FitsF32(stats, row), 0)) {
         float terms[2 * Columns::kElements];
         CarefulGroupRow<X, kKind, V, Columns::kElements>(p, place, stats, group, parts.careful,
                                                          own.map(), terms);
         own.AddTerms(terms);
+      } else if (kLayer && __builtin_expect(exact_mean, 0)) {
+        row.dweight_correction = static_cast<float>(fma(Exchange::Deviation(parts, group, i & 1),
+                                                        static_cast<double>(p.column_share),
+                                                        -static_cast<double>(row.correction)));
+        own.template Gradients<MeanCorrection::kOwn>(place, row);
       } else if (kLayer && (!Exchange::kMayCorrect || __builtin_expect(corrected, 0))) {
-        own.template Gradients<kLayer>(place, row);
+        own.template Gradients<MeanCorrection::kShared>(place, row);
       } else {
-        own.template Gradients<false>(place, row);
+        own.template Gradients<MeanCorrection::kNone>(place, row);
       }
       if (release_early) {
         group.Sync();

@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(kMaxThreads + kWarpThreads, 1)
   __shared__ LongShared shared;
   AllowDependentLaunch();
   const auto [p, block] = FindRequest(launch);
-  using Rows = LongRows<X, kKind, kGranules, kTileRows, kTogether, kApart, kPlain>;
+  using Rows = LongRows<X, kKind, kGranules, kTileRows, kTogether, kApart, kPlain, Launch>;
   constexpr LongTile kTile = {kGranules, Rows::kRows};
   const LongPlace place(p, block, kTile, kWideElements<X>);
   const uint32_t ring = SharedAddress(dynamic_shared);

@@ -12,7 +12,7 @@
 
 namespace norm_device {
 
-/// As LongExchange. Two turns: a warp sends the sums of a row after it has received those of the
+/// As LongExchange, of at most 3 sums. Two turns: a warp sends the sums of a row after it has received those of the
 /// one before, which others sent after they had read those before that.
 struct LongCarefulExchange {
   double* parts;  // [2, warps of the cluster, 3]
@@ -21,7 +21,8 @@ struct LongCarefulExchange {
   int blocks;
   int warps;
 
-  __device__ void Sum(double (&sums)[3], int turns) const {
+  template <int kSums>
+  __device__ void Sum(double (&sums)[kSums], int turns) const {
     LaneSum<kWarpThreads>(sums);
     const int all_warps = blocks * warps;
     const int turn = turns % 2;
@@ -30,26 +31,26 @@ struct LongCarefulExchange {
     const int lane = threadIdx.x % kWarpThreads;
     if (blocks == 1) {
 #pragma unroll
-      for (int k = 0; k < 3; ++k) {
+      for (int k = 0; k < kSums; ++k) {
         if (lane == 0) own[k] = sums[k];
       }
       __syncwarp();
       if (lane == 0) arrived[turn].Arrive();
     } else {
 #pragma unroll
-      for (int k = 0; k < 3; ++k) {
+      for (int k = 0; k < kSums; ++k) {
         if (lane < blocks) {
           SendToPeer(own + k, arrived[turn], lane,
                      static_cast<uint64_t>(__double_as_longlong(sums[k])));
         }
       }
       if (threadIdx.x == 0) {
-        arrived[turn].ArriveExpecting(all_warps * 3 * static_cast<int>(sizeof(double)));
+        arrived[turn].ArriveExpecting(all_warps * kSums * static_cast<int>(sizeof(double)));
       }
     }
     arrived[turn].Wait(turns / 2 & 1);
 #pragma unroll
-    for (int k = 0; k < 3; ++k) {
+    for (int k = 0; k < kSums; ++k) {
       sums[k] = 0.0;
       for (int i = 0; i < all_warps; ++i) sums[k] += from[i * 3 + k];
     }
@@ -65,6 +66,27 @@ struct LongRowPlace {
   bool active;
   bool has_last;
 };
+
+/// What rounding took from the given mean, from the sum of x - mean in f64. Reached as
+/// CarefulLongRow.
+template <typename X, int kGranules>
+__device__ __noinline__ float LostOfMean(LongCarefulExchange exchange, int turns, LongRowPlace row,
+                                         float mean, float share) {
+  constexpr int V = kWideElements<X>;
+  const int granules = row.has_last ? kGranules : row.active ? kGranules - 1 : 0;
+  double parts[2] = {};
+#pragma unroll 1
+  for (int g = 0; g < granules; ++g) {
+    const auto x = LoadShared<X, V>(row.ring + g * row.step);
+#pragma unroll
+    for (int v = 0; v < V; ++v) {
+      parts[v % 2] += static_cast<double>(x.Wide(v)) - static_cast<double>(mean);
+    }
+  }
+  double sum[1] = {parts[0] + parts[1]};
+  exchange.Sum(sum, turns);
+  return static_cast<float>(sum[0] * static_cast<double>(share));
+}
 
 /// Stores dx, and adds this thread's terms of dweight and dbias to `terms`, which begin as 0 if
 /// is_first. Reached by all computing threads of the cluster.

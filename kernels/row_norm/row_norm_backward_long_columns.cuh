@@ -13,11 +13,14 @@ namespace norm_device {
 
 /// RMSNorm: dx = rstd * g + slope * x. LayerNorm: h = (x - mean) * rstd + h_shift,
 /// dx = rstd * g + slope * h + shift. g = dy * weight. Rows that are not centred have `mean` in
-/// h_shift.
+/// h_shift. In kExactMeanRows rows and fewer dweight has an h of its own, from the same x - mean of
+/// centred rows and others: (x - dweight_mean) * rstd + dweight_shift.
 struct LongCoefficients {
   float mean = 0.0F;
   float rstd = 0.0F;
   float h_shift = 0.0F;
+  float dweight_mean = 0.0F;
+  float dweight_shift = 0.0F;
   float slope = 0.0F;
   float shift = 0.0F;
 };
@@ -162,8 +165,9 @@ class LongColumns {
     }
   };
 
-  /// dx of granule g; its terms begin `terms`, or are added to them.
-  template <bool kCentred, bool kFirst>
+  /// dx of granule g; its terms begin `terms`, or are added to them. kOwnTerms: dweight has an h of
+  /// its own.
+  template <bool kCentred, bool kOwnTerms, bool kFirst>
   __device__ void Gradients(int g, const Packed& x, const Packed& dy, const LongCoefficients& row,
                             float (&dx)[V], Terms& terms) const {
     const Scales scales = Scale(g);
@@ -174,7 +178,9 @@ class LongColumns {
       if constexpr (kHasBias) {
         const float h = kCentred ? fmaf(x.Wide(v) - row.mean, row.rstd, row.h_shift)
                                  : fmaf(x.Wide(v), row.rstd, row.h_shift);
-        dweight = kFirst ? wide * h : fmaf(wide, h, dweight);
+        const float of_dweight =
+            kOwnTerms ? fmaf(x.Wide(v) - row.dweight_mean, row.rstd, row.dweight_shift) : h;
+        dweight = kFirst ? wide * of_dweight : fmaf(wide, of_dweight, dweight);
         terms.dbias[v] = kFirst ? wide : terms.dbias[v] + wide;
         dx[v] = fmaf(wide * Scaled(scales, g, v), row.rstd, fmaf(row.slope, h, row.shift));
       } else {

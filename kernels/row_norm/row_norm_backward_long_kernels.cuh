@@ -32,6 +32,11 @@ const void* SelectLong(BackwardLaunchKind launch, const RingKernel& kernel) {
   if (launch == BackwardLaunchKind::kSegments) {
     return SelectLongTile<RingBackwardSegments, X, kKind, false>(kernel.granules);
   }
+  if constexpr (kKind == RowKind::kLayer) {
+    if (launch == BackwardLaunchKind::kFewRows) {
+      return SelectLongTile<RingBackwardFewRows, X, kKind, false>(kernel.granules);
+    }
+  }
   if (kernel.plain) {
     return SelectLongTile<RingBackwardParams, X, kKind, true>(kernel.granules);
   }

@@ -15,7 +15,7 @@ namespace norm_device {
 
 /// The warps that compute. kPlain: pointers are aligned and there is no dresidual_sum.
 template <typename X, RowKind kKind, int kGranules, int kTileRows, int kTogether, bool kApart,
-          bool kPlain>
+          bool kPlain, typename Launch>
 class LongRows {
  public:
   static constexpr int V = kWideElements<X>;
@@ -101,14 +101,17 @@ class LongRows {
         }
       }
     }
-    if (kAlwaysCentred || !kLayer || !(centred_ || leaving_centred)) {
-      PassChunks<kAlwaysCentred>(unit, false);
+    if (kLayer && HasExactMean<Launch>(p_)) {
+      PassChunks<kLayer, kLayer>(unit, leaving_centred);
+    } else if (kAlwaysCentred || !kLayer || !(centred_ || leaving_centred)) {
+      PassChunks<kAlwaysCentred, false>(unit, false);
     } else {
-      PassChunks<kLayer>(unit, leaving_centred);
+      PassChunks<kLayer, false>(unit, leaving_centred);
     }
   }
 
-  template <bool kCentred>
+  /// kOwnTerms: see LongCoefficients.
+  template <bool kCentred, bool kOwnTerms>
   __device__ void PassChunks(int unit, bool leaving_centred) {
     const bool arrives = unit < place_.units;
     const bool leaves = unit > 0;
@@ -133,16 +136,16 @@ class LongRows {
         if (first + kTogether >= kChunks) Send<kCentred>(unit, centres, sums);
       }
       if (!kApart && leaves) {
-        if (first == 0) Take<kCentred>(unit - 1, leaving_centred, rows);
-        Output<kCentred>(unit - 1, first, rows, terms);
+        if (first == 0) Take<kCentred, kOwnTerms>(unit - 1, leaving_centred, rows);
+        Output<kCentred, kOwnTerms>(unit - 1, first, rows, terms);
       }
     }
     if (!leaves) return;
     if (kApart) {
-      Take<kCentred>(unit - 1, leaving_centred, rows);
+      Take<kCentred, kOwnTerms>(unit - 1, leaving_centred, rows);
 #pragma unroll
       for (int first = 0; first < kChunks; first += kTogether) {
-        Output<kCentred>(unit - 1, first, rows, terms);
+        Output<kCentred, kOwnTerms>(unit - 1, first, rows, terms);
       }
     }
     ring_.AdvanceLeaving();
@@ -205,7 +208,7 @@ class LongRows {
 
   /// The coefficients of a unit's rows, with rstd 0 of one that has left already: each lane works
   /// them out for one row, of which it has a sum.
-  template <bool kCentred>
+  template <bool kCentred, bool kOwnTerms>
   __device__ void Take(int unit, bool has_x, LongCoefficients (&rows)[kRows]) {
     const int turn = unit % Exchange::kTurns;
     exchange_.Wait(unit);
@@ -250,15 +253,31 @@ class LongRows {
       }
       row.slope = __shfl_sync(kAllLanes, of_own.slope, r * kLanes);
     }
+    const auto place_of = [&](int r) {
+      return LongRowPlace{ring_.leaving_first() + ring_.ChunkOffset(r),
+                          kRows * place_.slot_bytes,
+                          ring_.RowOffset(unit * kRows + r),
+                          ring_.column(),
+                          ring_.active(),
+                          ring_.has_last()};
+    };
+    if constexpr (kOwnTerms) {
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+        if (!ring_.HasRow(unit, r)) continue;
+        rows[r].dweight_mean = Stats(unit * kRows + r).mean;
+        rows[r].dweight_shift = -LostOfMean<X, kGranules>(careful_, retakes_, place_of(r),
+                                                          rows[r].dweight_mean, share_) *
+                                rows[r].rstd;
+        ++retakes_;
+      }
+    }
     if (__builtin_expect(unfit != 0, 0)) {
 #pragma unroll
       for (int r = 0; r < kRows; ++r) {
         if ((unfit >> (r * kLanes) & 1U) == 0) continue;
-        CarefulLongRow<X, kKind, kGranules>(
-            p_, place_, careful_, retakes_,
-            {ring_.leaving_first() + ring_.ChunkOffset(r), kRows * place_.slot_bytes,
-             ring_.RowOffset(unit * kRows + r), ring_.column(), ring_.active(), ring_.has_last()},
-            Stats(unit * kRows + r), !has_terms_, terms_);
+        CarefulLongRow<X, kKind, kGranules>(p_, place_, careful_, retakes_, place_of(r),
+                                            Stats(unit * kRows + r), !has_terms_, terms_);
         has_terms_ = true;
         ++retakes_;
         rows[r].rstd = 0.0F;
@@ -267,7 +286,7 @@ class LongRows {
   }
 
   /// kTogether chunks from `first` on. `terms`: of the rows of a granule.
-  template <bool kCentred>
+  template <bool kCentred, bool kOwnTerms>
   __device__ void Output(int unit, int first, const LongCoefficients (&rows)[kRows],
                          typename Columns::Terms& terms) {
     Chunk chunks[kTogether];
@@ -283,18 +302,18 @@ class LongRows {
       if (first + i >= kChunks) continue;
       if (ring_.HasRow(unit, r)) {
         if constexpr (kRows == 1) {
-          Output<kCentred, false>(g, r, chunks[i], rows[r], columns_.Sums(g));
+          Output<kCentred, kOwnTerms, false>(g, r, chunks[i], rows[r], columns_.Sums(g));
         } else if (r == 0) {
-          Output<kCentred, true>(g, r, chunks[i], rows[r], terms);
+          Output<kCentred, kOwnTerms, true>(g, r, chunks[i], rows[r], terms);
         } else {
-          Output<kCentred, false>(g, r, chunks[i], rows[r], terms);
+          Output<kCentred, kOwnTerms, false>(g, r, chunks[i], rows[r], terms);
         }
       }
       if (kRows > 1 && r == kRows - 1) columns_.Add(g, terms);
     }
   }
 
-  template <bool kCentred, bool kFirst>
+  template <bool kCentred, bool kOwnTerms, bool kFirst>
   __device__ void Output(int g, int r, const Chunk& chunk, const LongCoefficients& row,
                          typename Columns::Terms& terms) {
     if (__builtin_expect(row.rstd == 0.0F, 0)) {
@@ -302,7 +321,7 @@ class LongRows {
       return;
     }
     float dx[V];
-    columns_.template Gradients<kCentred, kFirst>(g, chunk.x, chunk.dy, row, dx, terms);
+    columns_.template Gradients<kCentred, kOwnTerms, kFirst>(g, chunk.x, chunk.dy, row, dx, terms);
     if (!kPlain && p_.ring_tensors > 2) {
 #pragma unroll
       for (int v = 0; v < V; ++v) dx[v] += chunk.added.Wide(v);

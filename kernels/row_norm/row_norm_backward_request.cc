@@ -160,6 +160,9 @@ const void* FindRingKernel(norm_device::BackwardLaunchKind launch, norm_device::
         return norm_device::StripBackwardKernel<X>(launch, kind, which.granules);
       }
     }
+    if (launch == norm_device::BackwardLaunchKind::kFewRows) {
+      return norm_device::RingBackwardFewRowsKernel<X>(which);
+    }
     return launch == norm_device::BackwardLaunchKind::kSingle
                ? norm_device::RingBackwardKernel<X>(kind, which)
                : norm_device::RingBackwardSegmentsKernel<X>(kind, which);

@@ -7,5 +7,9 @@ template <>
 const void* RingBackwardKernel<BF16>(RowKind kind, const RingKernel& kernel) {
   return SelectRingKernel<RingBackwardParams, BF16>(kind, kernel);
 }
+template <>
+const void* RingBackwardFewRowsKernel<BF16>(const RingKernel& kernel) {
+  return SelectRingWidth<RingBackwardFewRows, BF16, RowKind::kLayer>(kernel);
+}
 
 }  // namespace norm_device

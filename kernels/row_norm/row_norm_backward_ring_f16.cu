@@ -7,5 +7,9 @@ template <>
 const void* RingBackwardKernel<F16>(RowKind kind, const RingKernel& kernel) {
   return SelectRingKernel<RingBackwardParams, F16>(kind, kernel);
 }
+template <>
+const void* RingBackwardFewRowsKernel<F16>(const RingKernel& kernel) {
+  return SelectRingWidth<RingBackwardFewRows, F16, RowKind::kLayer>(kernel);
+}
 
 }  // namespace norm_device

@@ -7,5 +7,9 @@ template <>
 const void* RingBackwardKernel<F32>(RowKind kind, const RingKernel& kernel) {
   return SelectRingKernel<RingBackwardParams, F32>(kind, kernel);
 }
+template <>
+const void* RingBackwardFewRowsKernel<F32>(const RingKernel& kernel) {
+  return SelectRingWidth<RingBackwardFewRows, F32, RowKind::kLayer>(kernel);
+}
 
 }  // namespace norm_device

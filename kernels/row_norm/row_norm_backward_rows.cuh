@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "primitives/element_access.cuh"
 #include "row_norm/row_norm_backward_device.h"
@@ -21,11 +22,13 @@ struct RowTotals {
   A d = 0;   // kLayer, where MeanNeedsCorrection
 };
 
-/// dx = rstd * dy * weight + slope * d + shift, and h = rstd * d; d = (x - mean) - correction.
+/// dx = rstd * dy * weight + slope * d + shift; d = (x - mean) - correction. The term of dweight is
+/// rstd * dy * d, of kExactMeanRows rows and fewer rstd * dy * (d - dweight_correction).
 template <typename A>
 struct RowCoefficients {
   A mean = 0;
   A correction = 0;
+  A dweight_correction = 0;
   A rstd = 0;
   A slope = 0;
   A shift = 0;
@@ -66,6 +69,25 @@ __device__ inline bool FitsF32(const GivenStats& stats, const RowCoefficients<fl
   return stats.rstd > kSmallest && stats.rstd < kLargest &&
          fabsf(row.slope) + fabsf(row.shift) < INFINITY;
 }
+
+/// Whether dweight of a request is from means without rounding; told at compile time but for segments.
+template <typename Launch>
+__device__ bool HasExactMean(const RingBackwardParams& p) {
+  if constexpr (std::is_same_v<Launch, RingBackwardParams>) {
+    return false;
+  } else if constexpr (std::is_same_v<Launch, RingBackwardFewRows>) {
+    return true;
+  } else {
+    return p.rows <= kExactMeanRows;
+  }
+}
+
+/// What a row is centred by besides the mean.
+enum class MeanCorrection : uint8_t {
+  kNone,
+  kShared,  // the correction, in dx and dweight
+  kOwn,     // and what dweight has of its own
+};
 
 /// V consecutive elements that wait in shared memory, two 16-bit ones to a register.
 template <typename X, int V>
@@ -165,6 +187,29 @@ struct ColumnMap {
   int end;
   int before;
 };
+
+/// dweight_correction of a row, from the sum of x - mean in f64. dx goes without: its bits do not
+/// depend on the number of rows. Out of line, and reached, as CarefulRow.
+template <typename X, int V, int kElements, bool kAligned, typename Group>
+__device__ __noinline__ float DweightCorrection(const char* x, float mean, float correction,
+                                                float share, Group group, ColumnMap map) {
+  double parts[2] = {};
+#pragma unroll 4
+  for (int i = 0; i < kElements / V; ++i) {
+    const int column = map.first + i * map.step;
+    if (column < map.end) {
+      const auto granule = StagedGranule<X, V>::template Load<kAligned>(x, column);
+#pragma unroll
+      for (int v = 0; v < V; ++v) {
+        parts[v % 2] += static_cast<double>(granule.Wide(v)) - static_cast<double>(mean);
+      }
+    }
+  }
+  double sum[1] = {parts[0] + parts[1]};
+  group.Sum(sum);
+  return static_cast<float>(
+      fma(sum[0], static_cast<double>(share), -static_cast<double>(correction)));
+}
 
 /// Both passes in f64, for a row whose sums or coefficients f32 does not hold. Rare, so it goes
 /// element by element. Calls add_terms(element, dweight, dbias) with this thread's terms. Reached

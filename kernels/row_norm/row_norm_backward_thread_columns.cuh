@@ -136,7 +136,7 @@ class ThreadColumns {
 
   /// Second pass: dx of the row and the parameters' terms. kHeld: from what the first pass held,
   /// else from shared memory again.
-  template <bool kCorrected, bool kHeld>
+  template <MeanCorrection kCorrection, bool kHeld>
   __device__ void Gradients(const RowPlace& place, const RowCoefficients<float>& row,
                             const Held& held) {
 #pragma unroll
@@ -152,12 +152,11 @@ class ThreadColumns {
         for (int v = 0; v < V; ++v) {
           const int e = i * V + v;
           float d = x_values.Wide(v);
-          if (kKind == RowKind::kLayer) {
-            d -= row.mean;
-            if (kCorrected) d -= row.correction;
-          }
+          if (kKind == RowKind::kLayer) d -= row.mean;
+          if (kCorrection != MeanCorrection::kNone) d -= row.correction;
           const float scaled = dy_values.Wide(v) * row.rstd;
           gradient[v] = fmaf(scaled, scale_[e], fmaf(row.slope, d, row.shift));
+          if (kCorrection == MeanCorrection::kOwn) d -= row.dweight_correction;
           dweight_[e] = fmaf(scaled, d, dweight_[e]);
           if (kKind == RowKind::kLayer) dbias_[e] += dy_values.Wide(v);
         }

@@ -27,7 +27,8 @@ struct LaneGroup {
       value += __shfl_xor_sync(kAllLanes, value, offset);
     return value;
   }
-  __device__ void Sum(double (&sums)[3]) const {
+  template <int kSums>
+  __device__ void Sum(double (&sums)[kSums]) const {
 #pragma unroll
     for (double& sum : sums) sum = Sum(sum);
   }
@@ -148,6 +149,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
     ring.FillByOne<kAligned>(stage, chunk_of(tile), lane == 0, lane, kWarpThreads, [](int) {});
   };
   const float share = 1.0F / static_cast<float>(hidden_size);
+  const bool exact_mean = kLayer && HasExactMean<Launch>(p);
   // Lane i holds the statistics of row i of the tile.
   const auto stats_of = [&](int64_t tile) {
     GivenStats stats;
@@ -273,8 +275,14 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
             // Whether this row is corrected is its own affair.
             if (!MeanNeedsCorrection(stats[k])) totals[k].d = 0.0F;
           }
-          const RowCoefficients<float> coefficients =
-              Coefficients<kKind>(totals[k], stats[k], share);
+          RowCoefficients<float> coefficients = Coefficients<kKind>(totals[k], stats[k], share);
+          if (kLayer && __builtin_expect(exact_mean, 0)) {
+            ColumnMap map = own.map();
+            if (row[k] >= tile_rows) map.end = 0;
+            coefficients.dweight_correction = DweightCorrection<X, V, Columns::kElements, kAligned>(
+                first_row.x + row[k] * row_bytes, stats[k].mean, coefficients.correction, share,
+                group, map);
+          }
           if (row[k] >= tile_rows) continue;
           if (__builtin_expect(!FitsF32<kKind>(totals[k], stats[k], coefficients.slope), 0)) {
             careful_rows |= 1U << row[k];
@@ -284,10 +292,10 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
           const RowPlace place = {first_row.x + at, first_row.dy + at,
                                   p.ring_tensors < 3 ? nullptr : first_row.dresidual + at,
                                   first_row.dx + at};
-          if (__builtin_expect(corrected, 0)) {
-            own.template Gradients<kLayer, false>(place, coefficients, held);
+          if (kLayer && __builtin_expect(corrected || exact_mean, 0)) {
+            own.template Gradients<MeanCorrection::kOwn, false>(place, coefficients, held);
           } else {
-            own.template Gradients<false, false>(place, coefficients, held);
+            own.template Gradients<MeanCorrection::kNone, false>(place, coefficients, held);
           }
         }
         if (--steps_to_flush == 0) {

@@ -297,6 +297,7 @@ RowBackwardLaunch LaunchRowBackward(const RowBackwardPlan& plan, int64_t rows, b
   launch.config.needs_cluster = plan.method == RowBackwardMethod::kLong;
   launch.config.dynamic_shared_bytes = plan.shared_bytes;
   launch.config.cooperative = sums_columns && !launch.direct && plan.finalizes_in_place &&
+                              rows > norm_device::kExactMeanRows &&
                               launch.row_blocks == plan.max_row_blocks;
   if (plan.UsesRing()) {
     const int64_t stages = CeilDiv(rows, launch.row_blocks * plan.rows_per_block);

@@ -141,6 +141,7 @@ __global__ void __launch_bounds__(kStripBackwardThreads, 1)
     TileRing::CommitStores();
   };
   const float share = 1.0F / static_cast<float>(hidden_size);
+  const bool exact_mean = kLayer && HasExactMean<Launch>(p);
   // Loaded two tiles ahead, after a fence, which would wait for them.
   GivenStats next_stats = stats_of(tile);
   GivenStats stats_after = stats_of(tile + tile_step);
@@ -217,7 +218,15 @@ __global__ void __launch_bounds__(kStripBackwardThreads, 1)
         // Whether this row is corrected is its own affair.
         sums.d = MeanNeedsCorrection(stats) ? static_cast<float>(corrections[0]) : 0.0F;
       }
-      const RowCoefficients<float> coefficients = Coefficients<kKind>(sums, stats, share);
+      RowCoefficients<float> coefficients = Coefficients<kKind>(sums, stats, share);
+      if (kLayer && __builtin_expect(exact_mean, 0)) {
+        double deviation[1] = {own.Deviation(stats.mean, holds, extras)};
+        group.Sum(deviation);
+        coefficients.dweight_correction =
+            static_cast<float>(fma(deviation[0], static_cast<double>(share),
+                                   -static_cast<double>(coefficients.correction)));
+        corrected = true;
+      }
       const bool careful = exists && !FitsF32<kKind>(sums, stats, coefficients.slope);
       const bool any_careful = kRowsAtOnce > 1 ? __any_sync(0xffffffffU, careful) : careful;
       if (__builtin_expect(any_careful, 0)) {
@@ -230,21 +239,23 @@ __global__ void __launch_bounds__(kStripBackwardThreads, 1)
         own.AddTerms(terms);
       }
       const bool plain = !careful;
-      const auto gradients = [&](auto is_corrected, auto adds) {
-        own.template Gradients<decltype(is_corrected)::value, decltype(adds)::value>(
+      constexpr std::integral_constant<MeanCorrection, MeanCorrection::kNone> kPlain;
+      constexpr std::integral_constant<MeanCorrection, MeanCorrection::kOwn> kOwn;
+      const auto gradients = [&](auto correction, auto adds) {
+        own.template Gradients<decltype(correction)::value, decltype(adds)::value>(
             coefficients, x_rows + at, dresidual_rows + at, strip_at, holds && plain, extra_at,
             plain ? extras : 0);
       };
       if (dresidual_rows == nullptr) {
         if (__builtin_expect(corrected, 0)) {
-          gradients(std::bool_constant<kLayer>{}, std::false_type{});
+          gradients(kOwn, std::false_type{});
         } else {
-          gradients(std::false_type{}, std::false_type{});
+          gradients(kPlain, std::false_type{});
         }
       } else if (corrected) {
-        gradients(std::bool_constant<kLayer>{}, std::true_type{});
+        gradients(kOwn, std::true_type{});
       } else {
-        gradients(std::false_type{}, std::true_type{});
+        gradients(kPlain, std::true_type{});
       }
       if (kWarps == 1) __syncwarp();
       if (flushes_sums && --steps_to_flush == 0) {

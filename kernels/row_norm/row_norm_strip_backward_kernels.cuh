@@ -23,6 +23,9 @@ const void* SelectStripBackward(BackwardLaunchKind launch, RowKind kind, int sha
                ? StripBackwardOfShape<RingBackwardParams, X, RowKind::kRms>(shape)
                : StripBackwardOfShape<RingBackwardParams, X, RowKind::kLayer>(shape);
   }
+  if (launch == BackwardLaunchKind::kFewRows) {
+    return StripBackwardOfShape<RingBackwardFewRows, X, RowKind::kLayer>(shape);
+  }
   return kind == RowKind::kRms
              ? StripBackwardOfShape<RingBackwardSegments, X, RowKind::kRms>(shape)
              : StripBackwardOfShape<RingBackwardSegments, X, RowKind::kLayer>(shape);

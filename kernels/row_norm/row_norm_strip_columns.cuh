@@ -85,18 +85,35 @@ class StripColumns {
     return sums[0];
   }
 
+  /// The sum of x - mean.
+  __device__ double Deviation(float mean, bool holds, int extras) const {
+    const auto mean64 = static_cast<double>(mean);
+    double sums[2] = {};
+    if (holds) {
+#pragma unroll
+      for (int e = 0; e < S::kElements; ++e) {
+        sums[e % 2] += static_cast<double>(x.Wide(e)) - mean64;
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kExtras; ++i) {
+      if (i < extras) sums[i % 2] += static_cast<double>(extra_x[i].Wide(0)) - mean64;
+    }
+    return sums[0] + sums[1];
+  }
+
   /// dx in place of x in shared memory. kAdds: and dresidual.
-  template <bool kCorrected, bool kAdds>
+  template <MeanCorrection kCorrection, bool kAdds>
   __device__ void Gradients(const RowCoefficients<float>& row, char* x_row,
                             const char* dresidual_row, int strip_at, bool holds, int extra_at,
                             int extras) {
     const auto gradient = [&](float x_value, float dy_value, int e) {
-      if (kLayer) {
-        x_value -= row.mean;
-        if (kCorrected) x_value -= row.correction;
-      }
+      if (kLayer) x_value -= row.mean;
+      if (kCorrection != MeanCorrection::kNone) x_value -= row.correction;
       const float scaled = dy_value * row.rstd;
-      dweight_[e] = fmaf(scaled, x_value, dweight_[e]);
+      dweight_[e] = fmaf(
+          scaled, kCorrection == MeanCorrection::kOwn ? x_value - row.dweight_correction : x_value,
+          dweight_[e]);
       if (kLayer) dbias_[e] += dy_value;
       return fmaf(scaled, scale_[e], fmaf(row.slope, x_value, row.shift));
     };

@@ -35,22 +35,23 @@ struct StripGroup {
   }
 
   /// Of rare rows.
-  __device__ void Sum(double (&sums)[3]) const {
+  template <int kSums>
+  __device__ void Sum(double (&sums)[kSums]) const {
     auto* parts = reinterpret_cast<double*>(shared + kSumFloats * 4);
 #pragma unroll
     for (double& sum : sums) sum = LanesSum(sum);
     if constexpr (kWarps > 1) {
       const int warp = static_cast<int>(threadIdx.x) / kWarpThreads % kWarps;
 #pragma unroll
-      for (int k = 0; k < 3; ++k) {
-        if (threadIdx.x % kWarpThreads == 0) parts[warp * 3 + k] = sums[k];
+      for (int k = 0; k < kSums; ++k) {
+        if (threadIdx.x % kWarpThreads == 0) parts[warp * kSums + k] = sums[k];
         sums[k] = 0.0;
       }
       Barrier();
 #pragma unroll 1
       for (int i = 0; i < kWarps; ++i) {
 #pragma unroll
-        for (int k = 0; k < 3; ++k) sums[k] += parts[i * 3 + k];
+        for (int k = 0; k < kSums; ++k) sums[k] += parts[i * kSums + k];
       }
       Barrier();
     }

@@ -6,6 +6,7 @@
 #include <deque>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -19,6 +20,7 @@
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/slice.h"
 #include "server/transport/call.h"
+#include "server/transport/middleware/admission.h"
 #include "server/transport/status_mapping.h"
 
 namespace norm::server {
@@ -100,7 +102,9 @@ class EchoCall final : public Call {
     if (!ok) return;
     Begin();
     Arm(service_, queue_, context_);
-    if (absl::Status status = Prepare(); !status.ok()) {
+    const uint64_t flow = FlowOf(server_context_);
+    unsent_.SetFlow(flow);
+    if (absl::Status status = Prepare(flow); !status.ok()) {
       if (const auto pushback = Pushback(status); pushback.has_value()) {
         server_context_.AddTrailingMetadata(kPushbackTrailer,
                                             absl::StrCat(absl::ToInt64Milliseconds(*pushback)));
@@ -108,12 +112,14 @@ class EchoCall final : public Call {
       responder_.FinishWithError(ToGrpcStatus(status), finished_.Tag());
       return;
     }
+    unsent_.StartWrite(static_cast<int64_t>(message_.Length()));
     responder_.Finish(message_, grpc::Status::OK, finished_.Tag());
   }
 
   /// Makes the response of the request, in its place.
-  absl::Status Prepare() {
+  absl::Status Prepare(uint64_t flow) {
     if (context_.calls.stopping()) return absl::UnavailableError("the server is shutting down");
+    if (absl::Status status = context_.unsent.Check(flow); !status.ok()) return status;
     const auto& metadata = server_context_.client_metadata();
     const auto found = metadata.find(kSizeMetadata);
     if (found == metadata.end()) return absl::OkStatus();
@@ -126,19 +132,21 @@ class EchoCall final : public Call {
     return ResizeTo(size, &message_);
   }
 
-  void OnFinished(bool) {}
+  void OnFinished(bool) { unsent_.EndWrite(); }
 
   EchoAsyncService& service_;
   grpc::ServerCompletionQueue& queue_;
   const ServingContext& context_;
   grpc::ServerContext server_context_;
+  UnsentResponses::OfCall unsent_{context_.unsent, server_context_};
   grpc::ByteBuffer message_;
   grpc::ServerAsyncResponseWriter<grpc::ByteBuffer> responder_{&server_context_};
   CallEvent<EchoCall> arrived_{this, &EchoCall::OnArrived};
   CallEvent<EchoCall> finished_{this, &EchoCall::OnFinished};
 };
 
-/// Reads on while it writes, as NormalizeStream does; at most kMaxUnsent messages wait to be sent.
+/// Reads on while it writes, as NormalizeStream does; at most kMaxUnsent messages wait to be sent,
+/// and no more once they have StreamLimits::max_unsent_bytes.
 /// Every event of a call comes on the thread of its queue.
 class EchoStreamCall final : public Call, private StopListener {
  public:
@@ -168,6 +176,8 @@ class EchoStreamCall final : public Call, private StopListener {
     Begin();
     Arm(service_, queue_, context_);
     open_ = true;
+    flow_ = FlowOf(server_context_);
+    unsent_.SetFlow(flow_);
     context_.calls.AddListener(this);
     Advance();
   }
@@ -177,10 +187,13 @@ class EchoStreamCall final : public Call, private StopListener {
     if (!ok) {
       ended_ = true;
     } else {
+      status_ = context_.unsent.Check(flow_);
       const std::optional<uint64_t> size = ResponseBytes(incoming_);
-      if (size.has_value()) status_ = ResizeTo(*size, &incoming_);
+      if (status_.ok() && size.has_value()) status_ = ResizeTo(*size, &incoming_);
       if (status_.ok()) {
-        unsent_.push_back(incoming_);
+        waiting_bytes_ += Length(incoming_);
+        unsent_.Hold(Length(incoming_));
+        waiting_.push_back(incoming_);
       } else {
         ended_ = true;
       }
@@ -191,27 +204,40 @@ class EchoStreamCall final : public Call, private StopListener {
 
   void OnWritten(bool ok) {
     writing_ = false;
+    unsent_.EndWrite();
     if (!ok) {
-      unsent_.clear();
+      unsent_.Drop(std::exchange(waiting_bytes_, 0));
+      waiting_.clear();
       ended_ = true;
     }
     Advance();
   }
 
+  static int64_t Length(const grpc::ByteBuffer& message) {
+    return static_cast<int64_t>(message.Length());
+  }
+
   void OnFinished(bool) {}
 
   void Advance() {
-    if (!writing_ && !unsent_.empty()) {
+    if (!writing_ && !waiting_.empty()) {
       writing_ = true;
-      stream_.Write(unsent_.front(), written_.Tag());
-      unsent_.pop_front();
+      waiting_bytes_ -= Length(waiting_.front());
+      unsent_.StartHeldWrite(Length(waiting_.front()));
+      stream_.Write(waiting_.front(), written_.Tag());
+      waiting_.pop_front();
     }
-    if (!reading_ && !ended_ && unsent_.size() < kMaxUnsent) {
+    if (!reading_ && !ended_ && waiting_.size() < kMaxUnsent &&
+        waiting_bytes_ < context_.stream.max_unsent_bytes) {
       reading_ = true;
       stream_.Read(&incoming_, read_.Tag());
     }
-    if (ended_ && !reading_ && !writing_ && unsent_.empty() && !finishing_) {
+    if (ended_ && !reading_ && !writing_ && waiting_.empty() && !finishing_) {
       finishing_ = true;
+      if (const auto pushback = Pushback(status_); pushback.has_value()) {
+        server_context_.AddTrailingMetadata(kPushbackTrailer,
+                                            absl::StrCat(absl::ToInt64Milliseconds(*pushback)));
+      }
       stream_.Finish(ToGrpcStatus(status_), finished_.Tag());
     }
   }
@@ -220,6 +246,7 @@ class EchoStreamCall final : public Call, private StopListener {
   grpc::ServerCompletionQueue& queue_;
   const ServingContext& context_;
   grpc::ServerContext server_context_;
+  UnsentResponses::OfCall unsent_{context_.unsent, server_context_};
   grpc::ServerAsyncReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer> stream_{&server_context_};
   CallEvent<EchoStreamCall> arrived_{this, &EchoStreamCall::OnArrived};
   CallEvent<EchoStreamCall> read_{this, &EchoStreamCall::OnRead};
@@ -231,8 +258,10 @@ class EchoStreamCall final : public Call, private StopListener {
   bool ended_ = false;  // reads no more
   bool finishing_ = false;
   absl::Status status_;
+  uint64_t flow_ = 0;
   grpc::ByteBuffer incoming_;
-  std::deque<grpc::ByteBuffer> unsent_;
+  std::deque<grpc::ByteBuffer> waiting_;  // to be sent
+  int64_t waiting_bytes_ = 0;
 };
 
 }  // namespace

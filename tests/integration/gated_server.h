@@ -112,10 +112,11 @@ class PendingCall {
 /// it stays with the server.
 class UnreadCall {
  public:
-  UnreadCall(std::shared_ptr<grpc::Channel> channel, const norm::v1::NormalizeRequest& request)
+  UnreadCall(std::shared_ptr<grpc::Channel> channel, const google::protobuf::Message& request,
+             const std::string& method = "/norm.v1.NormalizationService/Normalize")
       : channel_(std::move(channel)), stub_(channel_) {
     context_.set_deadline(std::chrono::system_clock::now() + std::chrono::minutes(10));
-    call_ = stub_.PrepareCall(&context_, "/norm.v1.NormalizationService/Normalize", &queue_);
+    call_ = stub_.PrepareCall(&context_, method, &queue_);
     call_->StartCall(this);
     EXPECT_TRUE(Next());
     grpc::Slice slice(request.SerializeAsString());
@@ -133,7 +134,7 @@ class UnreadCall {
   }
 
   void Cancel() { context_.TryCancel(); }
-  bool Read(norm::v1::NormalizeResponse* response) {
+  bool Read(google::protobuf::Message* response) {
     grpc::ByteBuffer bytes;
     call_->Read(&bytes, this);
     if (!Next()) return false;

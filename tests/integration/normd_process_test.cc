@@ -20,6 +20,7 @@
 #include "grpcpp/grpcpp.h"
 #include "norm/v1/normalization.grpc.pb.h"
 #include "tests/integration/await.h"
+#include "tests/integration/health_check.h"
 #include "tests/integration/normd_process.h"
 
 namespace norm::server {
@@ -28,6 +29,7 @@ namespace {
 using norm::test::Await;
 using norm::test::Canary;
 using norm::test::CanaryRequest;
+using norm::test::CheckHealth;
 using norm::test::NormdProcess;
 using norm::v1::NormalizationService;
 using testing::HasSubstr;
@@ -61,6 +63,17 @@ TEST(NormdProcessTest, ServesThroughTheDrainDelayAndEndsIdleStreams) {
   EXPECT_FALSE(stream->Read(&response));
   EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_EQ(normd.Wait(), 0);
+}
+
+TEST(NormdProcessTest, IsAliveButNotReadyWhileItDrains) {
+  NormdProcess normd({"--drain_delay=1h"});
+  ASSERT_TRUE(normd.AwaitReady());
+  const std::shared_ptr<grpc::Channel> channel = normd.OpenChannel();
+  EXPECT_EQ(CheckHealth(channel, ""), "SERVING");
+  normd.Signal(SIGTERM);
+  ASSERT_TRUE(Await([&] { return CheckHealth(channel, "") == "NOT_SERVING"; }));
+  EXPECT_EQ(CheckHealth(channel, "norm.v1.NormalizationService"), "NOT_SERVING");
+  EXPECT_EQ(CheckHealth(channel, "liveness"), "SERVING");
 }
 
 TEST(NormdProcessTest, SecondSignalEndsItAtOnce) {

@@ -14,6 +14,11 @@ import unittest
 import deploy_case
 from deploy_case import ROOT
 
+try:
+    import yaml
+except ImportError as error:
+    deploy_case.skip(f"the compose file was not read: {error}")
+
 FILE = ROOT / "deploy/compose/compose.yaml"
 package = importlib.util.find_spec("compose")
 if package is None:
@@ -73,6 +78,26 @@ class Compose(unittest.TestCase):
                     self.assertIn(volume["source"], config["volumes"])
             for port in service["ports"]:
                 self.assertEqual(port["host_ip"], "127.0.0.1", name)
+
+    def test_normd_knows_every_flag(self):
+        self.assertIsNone(deploy_case.refusal_of_flags(read()["services"]["normd-gpu"]["command"]))
+
+    def test_prometheus_finds_normd_and_grafana_finds_prometheus(self):
+        services = read()["services"]
+        scraped = yaml.safe_load((ROOT / "deploy/prometheus/prometheus.yml").read_text())
+        (target,) = scraped["scrape_configs"][0]["static_configs"][0]["targets"]
+        name, port = target.split(":")
+        self.assertIn(name, services["normd-gpu"]["networks"]["default"]["aliases"])
+        self.assertIn(f"--metrics_listen=0.0.0.0:{port}\n", (ROOT / "deploy/image/normd.flags").read_text())
+        (source,) = yaml.safe_load((ROOT / "deploy/compose/grafana/provisioning/datasources/prometheus.yaml").read_text())["datasources"]
+        self.assertEqual(source["url"], f"http://prometheus:{services['prometheus']['ports'][0]['target']}")
+        self.assertEqual(source["jsonData"]["timeInterval"], scraped["global"]["scrape_interval"])
+        (provider,) = yaml.safe_load((ROOT / "deploy/compose/grafana/provisioning/dashboards/normd.yaml").read_text())["providers"]
+        mounted = {volume["target"]: pathlib.Path(volume["source"]) for volume in services["grafana"]["volumes"]}
+        folder = mounted[provider["options"]["path"]]
+        self.assertGreaterEqual(len(list(folder.glob("*.json"))), 4)
+        home = pathlib.Path(services["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"])
+        self.assertTrue((mounted[str(home.parent)] / home.name).is_file(), home)
 
     def test_normd_is_confined(self):
         service = read()["services"]["normd-gpu"]

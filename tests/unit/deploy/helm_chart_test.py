@@ -209,6 +209,12 @@ class Security(unittest.TestCase):
         self.assertNotIn("NetworkPolicy", render({"networkPolicy": {"enabled": False}}))
 
 
+    def test_normd_knows_every_flag(self):
+        for values in ({}, EVERYTHING, MUTUAL_TLS, CPU):
+            self.assertIsNone(deploy_case.refusal_of_flags(container_of(render(values))["args"]))
+        self.assertIn("there is no such flag", deploy_case.refusal_of_flags(container_of(render({"flags": {"slot": 1}}))["args"]))
+
+
 class Selection(unittest.TestCase):
     def test_everything_selects_the_pods(self):
         objects = render(EVERYTHING)

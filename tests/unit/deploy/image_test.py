@@ -43,7 +43,8 @@ class Dockerfile(unittest.TestCase):
         entry = json.loads(re.search(r"^ENTRYPOINT (.*)$", DOCKERFILE.read_text(), re.MULTILINE).group(1))
         self.assertEqual(entry[1:], ["--flagfile=/etc/normd/normd.flags"])
         self.assertIn("COPY deploy/image/normd.flags /etc/normd/normd.flags\n", DOCKERFILE.read_text())
-        self.assertIsNone(deploy_case.refusal_of_flags([f"--flagfile={ROOT}/deploy/image/normd.flags"]))
+        rest = json.loads(re.search(r"^CMD (.*)$", DOCKERFILE.read_text(), re.MULTILINE).group(1))
+        self.assertIsNone(deploy_case.refusal_of_flags([f"--flagfile={ROOT}/deploy/image/normd.flags", *rest]))
 
 
 class Scripts(unittest.TestCase):

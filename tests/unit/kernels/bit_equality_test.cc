@@ -47,7 +47,7 @@ class BitEqualityTest : public ::testing::TestWithParam<DTypePair> {
 // Case 34.
 TEST_P(BitEqualityTest, ARowAloneEqualsTheRowInABatch) {
   for (Op op : {Op::kRmsNorm, Op::kLayerNorm}) {
-    for (int64_t hidden_size : {5, 100, 1024, 4096}) {
+    for (int64_t hidden_size : {5, 100, 1023, 1024, 4096, 5001}) {
       constexpr int64_t kRows = 300;
       const RowForwardCase all = MakeForward(op, kRows, hidden_size);
       const RowForwardOutputs batch = RunCase(*runner_, all);

@@ -1,10 +1,16 @@
 // Row norms backward against the oracle: every shape and dtype pair, statistics given and
 // recomputed.
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
 #include <gtest/gtest.h>
 
 #include "tests/support/row_norm_sweep.h"
 #include "tests/support/test_runner.h"
-#include "tests/support/tolerance.h"
 
 namespace norm::testing {
 namespace {
@@ -113,31 +119,77 @@ TEST_P(RowNormBackwardDataTest, MatchesReferenceForLargeMeansAndBigSums) {
   }
 }
 
-// dweight of one row is dy * (x - mean) * rstd: where x lies close to the mean, what rounding took
-// from the given mean is not small against x - mean.
-TEST(RowNormBackwardMeanTest, DweightOfOneRowIsRightWhereXIsCloseToTheMean) {
+/// x + offset, and in some columns of every row the mean but for 2^-5 to 2^-17 of it, as far as the
+/// dtype holds that.
+std::vector<double> CloseToTheMean(std::vector<double> x, int64_t hidden_size, double offset,
+                                   DType dtype) {
+  const reference::Format format = FormatOf(dtype);
+  const auto columns = static_cast<size_t>(hidden_size);
+  const size_t close = std::min<size_t>(7, columns / 2);
+  for (size_t row = 0; row < x.size(); row += columns) {
+    double others = 0.0;
+    for (size_t i = 0; i < columns; ++i) {
+      double& value = x[row + i];
+      value = reference::RoundTo(format, value + offset);
+      others += value;
+    }
+    std::vector<double> shares(close);
+    double sum_of_shares = 0.0;
+    for (size_t j = 0; j < close; ++j) {
+      others -= x[row + j * columns / close];
+      shares[j] = 1.0 + std::ldexp(j % 2 == 0 ? 1.0 : -1.0, -5 - 2 * static_cast<int>(j));
+      sum_of_shares += shares[j];
+    }
+    const double mean = others / (static_cast<double>(columns) - sum_of_shares);
+    for (size_t j = 0; j < close; ++j) {
+      x[row + j * columns / close] = reference::RoundTo(format, mean * shares[j]);
+    }
+  }
+  return x;
+}
+
+struct MeanPoint {
+  DTypePair dtypes;
+  int64_t hidden_size;
+};
+
+/// Sizes: some of each kernel family.
+std::vector<MeanPoint> MeanPoints() {
+  std::vector<MeanPoint> points;
+  for (const DTypePair& dtypes : kDTypePairs) {
+    for (int64_t hidden_size :
+         {16, 130, 256, 257, 1000, 1023, 2048, 4097, 5001, 8192, 12288, 30001}) {
+      points.push_back({dtypes, hidden_size});
+    }
+  }
+  return points;
+}
+
+class RowNormBackwardMeanTest : public ::testing::TestWithParam<MeanPoint> {};
+
+// A term of dweight is dy * (x - mean) * rstd: where x lies close to the mean in every row, what
+// rounding took from the given mean is not small against x - mean, and dweight has no other terms.
+TEST_P(RowNormBackwardMeanTest, DweightOfFewRowsIsRightWhereXIsCloseToTheMean) {
+  const auto& [dtypes, hidden_size] = GetParam();
   const std::unique_ptr<NormRunner> runner = MakeTestRunner();
-  for (int64_t hidden_size : {2048, 8192}) {
-    SCOPED_TRACE(hidden_size);
-    RowBackwardCase problem = MakeCase(Op::kLayerNorm, {1, hidden_size}, {DType::kF32, DType::kF32},
-                                       BackwardOption::kWeight, DataKind::kNormal);
-    for (double& x : problem.x) x = static_cast<float>(x + 0.25);
-    const RowBackwardOutputs out = RunCase(*runner, problem);
-    ASSERT_TRUE(out.status.ok()) << out.status.message();
-    reference::RowNormGradientProblem reference;
-    reference.kind = reference::RowKind::kLayer;
-    reference.rows = problem.rows;
-    reference.hidden_size = problem.hidden_size;
-    reference.eps = problem.eps;
-    reference.dy = problem.dy;
-    reference.x = problem.x;
-    reference.weight = problem.weight;
-    const reference::RowNormGradients want = reference::RowNormBackward(reference);
-    // No floor: 1e-6 of each term.
-    EXPECT_TRUE(Matches(Output::kDParameter, DType::kF32, ToValues(DType::kF32, out.dweight),
-                        {&want.dweight, [&](size_t i) { return want.dweight_magnitude[i]; }}));
+  for (int64_t rows : {1, 2, 16}) {
+    for (double offset : {0.0, 0.25, 3.0, 40.0}) {
+      SCOPED_TRACE(::testing::Message() << rows << " rows moved by " << offset);
+      RowBackwardCase problem = MakeCase(Op::kLayerNorm, {rows, hidden_size}, dtypes,
+                                         BackwardOption::kWeight, DataKind::kNormal);
+      problem.statistics =
+          offset == 0.25 || offset == 40.0 ? SavedStatistics::kGiven : SavedStatistics::kRecomputed;
+      problem.x = CloseToTheMean(problem.x, hidden_size, offset, dtypes.dtype);
+      RunAndCheck(*runner, problem);
+    }
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Sizes, RowNormBackwardMeanTest, ::testing::ValuesIn(MeanPoints()),
+                         [](const auto& named) {
+                           return DTypePairName(named.param.dtypes) + "Hidden" +
+                                  std::to_string(named.param.hidden_size);
+                         });
 
 INSTANTIATE_TEST_SUITE_P(DTypes, RowNormBackwardDataTest, ::testing::ValuesIn(kDTypePairs),
                          [](const auto& named) { return DTypePairName(named.param); });

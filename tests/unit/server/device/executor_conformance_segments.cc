@@ -24,9 +24,7 @@ std::vector<ProblemInputs> SegmentJobs(const NormProblem& base, int count) {
       problem.rows = problem.batch_norm_shape.batch * problem.batch_norm_shape.spatial;
       problem.momentum = 0.1 * (i % 4);
     } else {
-      // None for some. Not one or two in f32: dweight may then be next to nothing beside its terms'
-      // rounding, which the oracle's tolerance counts from.
-      problem.rows = size == 0 ? 0 : size + 2;
+      problem.rows = size;  // none for some
       problem.weight_offset = base.op == Op::kRmsNorm ? i % 4 / 2 : 0;
       if (i % 2 == 1) {
         problem.weight_offset = 0;  // needs a weight
