@@ -13,8 +13,8 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 # sharded COMMAND...: a GoogleTest command as several processes side by side, since the oracle on the CPU is what takes time.
 # Prints the shards' output one after another; fails if any of them failed. MOST_SHARDS: no more processes than this.
 sharded() {
-  local shards=$(($(nproc) < 12 ? $(nproc) : 12)) folder shard failures=0 pids=()
-  if ((shards > ${MOST_SHARDS:-12})); then shards=$MOST_SHARDS; fi
+  local shards=$(($(nproc) < 15 ? $(nproc) : 15)) folder shard failures=0 pids=()
+  if ((shards > ${MOST_SHARDS:-15})); then shards=$MOST_SHARDS; fi
   folder=$(mktemp -d)
   for ((shard = 0; shard < shards; shard++)); do
     # A group of its own: what a tool started ends with it, a hung kernel too.

@@ -176,8 +176,8 @@ class CudaBatchExecutor final : public BatchExecutor {
 
   std::mutex memory_mutex_;
   std::condition_variable memory_released_;
-  int64_t memory_holders_ ABSL_GUARDED_BY(memory_mutex_) =
-      0;  // flights that may have device memory
+  // Flights that may have device memory, and how often one has given its own back.
+  int64_t memory_holders_ ABSL_GUARDED_BY(memory_mutex_) = 0;
   int64_t memory_releases_ ABSL_GUARDED_BY(memory_mutex_) = 0;
 
   std::atomic<size_t> flights_{0};  // size of in_flight_, for a look without the lock

@@ -115,8 +115,8 @@ size_t LayerNormForwardSegmentsWorkspaceBytes(std::span<const LayerNormForwardAr
 ///               [hidden_size]; mean, rstd [rows]
 /// Dtypes:       dy = x = dresidual_sum = dx; weight = dweight = dbias same as x or f32; mean, rstd
 ///               f32 (f64 for f64); dweight, dbias summed in f32 or wider, in a fixed order
-/// Numerics:     a given f32 mean is corrected by mean_h(x - mean), so its rounding does not reach
-///               dx
+/// Numerics:     a given f32 mean is corrected by mean_h(x - mean): its rounding does not reach dx,
+///               nor dweight of up to 16 rows, whose terms may all be small
 /// Limits:       as forward; zero rows write zero dweight and dbias
 /// Aliasing:     dx may equal dy, x or dresidual_sum exactly; partial overlap is an error
 /// Workspace:    LayerNormBackwardWorkspaceBytes(args) bytes on the current device

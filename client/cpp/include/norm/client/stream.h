@@ -32,7 +32,8 @@ struct StreamOptions {
 ///             stream open), DEADLINE_EXCEEDED at the request's deadline even from a silent server,
 ///             the stream's error when it breaks (UNAVAILABLE when the server cuts it off),
 ///             CANCELLED when it is destroyed.
-/// Retries:    none; a request that failed with UNAVAILABLE is submitted again by the caller.
+/// Retries:    none; a request that failed with UNAVAILABLE is submitted again by the caller, on a
+///             stream that is opened anew where status() is not OK (CallWithRetries does the waiting).
 /// Threads:    every method may be called from several threads at once. Callbacks run one at a time
 ///             on a thread of the stream (one, and two more once tensors travel in rows); they may
 ///             submit, and must not call Finish or destroy the stream.
