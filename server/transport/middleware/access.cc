@@ -6,6 +6,12 @@
 #include "absl/strings/str_cat.h"
 
 namespace norm::server {
+namespace {
+
+/// A path may fill the 8 KiB that gRPC takes of headers.
+constexpr size_t kLoggedPath = 200;
+
+}  // namespace
 
 absl::Status AccessControl::Check(absl::string_view path, const Caller& caller) {
   absl::Status status = security_.Check(path, caller);
@@ -15,7 +21,7 @@ absl::Status AccessControl::Check(absl::string_view path, const Caller& caller) 
                               : RejectReason::kPermissionDenied);
   if (const std::optional<int64_t> held_back = limiter_.Admit(clock_.Now());
       held_back.has_value()) {
-    log_.Warning("call refused", {{"method", std::string(path)},
+    log_.Warning("call refused", {{"method", std::string(path.substr(0, kLoggedPath))},
                                   {"code", absl::StatusCodeToString(status.code())},
                                   {"reason", std::string(status.message())},
                                   {"held_back", absl::StrCat(*held_back)}});
