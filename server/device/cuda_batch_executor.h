@@ -46,8 +46,8 @@ struct CudaBatchExecutorOptions {
   // 30.
   int64_t inline_bytes = int64_t{512} << 10;
   // The same for Run, whose caller also waits for their end: three changes of threads fewer. A lone
-  // call of 1 MiB each way took 952 us instead of 1071, one of 32 KiB 217 instead of 234 (H200
-  // machine, over loopback).
+  // call of 1 MiB each way took 952 and 984 us instead of 1071 and 1100; of 32 KiB the runs of one
+  // build differ by more than it may gain (H200 machine, over loopback).
   int64_t run_bytes = int64_t{4} << 20;
   // How long that caller waits; then the completion thread does. 1 MiB takes 60 us from its launch.
   std::chrono::microseconds patience{200};
