@@ -80,7 +80,7 @@ class CopiesTest : public testing::Test {
 
   /// Pooled memory, leased or not.
   int64_t PoolBytes() {
-    const DeviceCounters& device = *cpu_.metrics.impl()->devices[0];
+    const DeviceMetrics& device = *cpu_.metrics.impl()->devices[0];
     return device.pinned_used + device.pinned_free;
   }
 
