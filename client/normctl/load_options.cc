@@ -7,6 +7,7 @@ namespace {
 
 // A request in flight is a thread.
 constexpr int64_t kMaxThreads = 1024;
+constexpr int64_t kMaxAttempts = 100;
 constexpr double kMinDurationSeconds = 1e-3;
 constexpr double kMaxSeconds = 600;
 constexpr double kMaxRate = 1e6;
@@ -53,6 +54,8 @@ absl::Status Validate(const LoadOptions& options) {
       !status.ok()) {
     return status;
   }
+  if (absl::Status status = CheckCount("--attempts", options.attempts, kMaxAttempts); !status.ok())
+    return status;
   if (options.flood.has_value()) {
     if (absl::Status status =
             CheckThreads("--flood-", options.flood->connections, options.flood->in_flight);

@@ -38,7 +38,8 @@ struct LoadFlood {
 struct LoadOptions {
   std::string server = {};
   client::ClientOptions client_options = {};
-  absl::Duration timeout = absl::Seconds(60);  // of one request, from when it is sent
+  absl::Duration timeout = absl::Seconds(60);  // of one request, from when it is sent, all tries
+  int64_t attempts = 1;                        // tries of a request that ends in UNAVAILABLE
   std::string mix = {};                        // the file that cases come from, if any
   std::vector<LoadCase> cases = {LoadCase()};
   LoadTransport transport = LoadTransport::kUnary;

@@ -20,6 +20,11 @@ void SummarizeSamples(const std::vector<const LoadSample*>& chosen, SampleStages
   times.reserve(chosen.size());
   for (const LoadSample* sample : chosen) times.push_back(sample->latency);
   figures->latency = Summarize(times);
+  times.clear();
+  for (const LoadSample* sample : chosen) {
+    if (sample->retried) times.push_back(sample->latency);
+  }
+  figures->retried_latency = Summarize(times);
   if (chosen.empty() || stages == SampleStages::kAbsent) return;
   figures->stages.emplace();
   for (size_t stage = 0; stage < kLoadStages; ++stage) {
@@ -72,6 +77,8 @@ void CaseCounts::Add(const CaseCounts& other) {
   for (const auto& [code, count] : other.errors) errors[code] += count;
   bytes_sent += other.bytes_sent;
   bytes_received += other.bytes_received;
+  retried += other.retried;
+  retries += other.retries;
 }
 
 int64_t CaseCounts::failed() const {

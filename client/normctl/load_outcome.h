@@ -39,6 +39,7 @@ struct LoadSample {
   std::chrono::nanoseconds latency{0};  // open loop: from when it was meant to leave
   uint32_t case_index = 0;
   float launches = 0;  // its part of the launch that served it: 1 / requests in the launch
+  bool retried = false;
   StageTimes stages = {};
 };
 
@@ -48,6 +49,8 @@ struct CaseCounts {
   std::map<absl::StatusCode, int64_t> errors;
   int64_t bytes_sent = 0;      // of the completed requests
   int64_t bytes_received = 0;  // likewise
+  int64_t retried = 0;         // completed by another try than the first
+  int64_t retries = 0;         // tries that these took beyond the first
 
   void Add(const CaseCounts& other);
   int64_t failed() const;
@@ -68,7 +71,8 @@ struct LoadSamples {
 /// Figures of all requests or of one case.
 struct LoadFigures {
   CaseCounts counts;
-  std::optional<LatencySummary> latency;  // of the completed requests
+  std::optional<LatencySummary> latency;          // of the completed requests
+  std::optional<LatencySummary> retried_latency;  // of those among them that were retried
   // By LoadStage; of requests that were computed.
   std::optional<std::array<LatencySummary, kLoadStages>> stages;
   double launches_per_request = 0;  // where there are stages

@@ -124,10 +124,13 @@ class Phase {
     ++counts.completed;
     counts.bytes_sent += reply->bytes_sent;
     counts.bytes_received += reply->bytes_received;
+    counts.retried += reply->tries > 1 ? 1 : 0;
+    counts.retries += reply->tries - 1;
     const int64_t companions = std::max<int64_t>(1, reply->timing.batch_requests);
     tally->samples.push_back(LoadSample{.latency = end - begin,
                                         .case_index = static_cast<uint32_t>(place.case_index),
                                         .launches = 1.0F / static_cast<float>(companions),
+                                        .retried = reply->tries > 1,
                                         .stages = ToStageTimes(reply->timing, end - sent)});
   }
 

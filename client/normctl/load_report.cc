@@ -31,6 +31,10 @@ void AddLoad(const LoadOutcome& outcome, std::string* table) {
   for (const auto& [code, count] : outcome.all.counts.errors) {
     absl::StrAppendFormat(table, "%-13s %10d  %s\n", "", count, absl::StatusCodeToString(code));
   }
+  if (outcome.all.counts.retried > 0) {
+    absl::StrAppendFormat(table, "%-13s %10d  by %d tries more\n", "retried",
+                          outcome.all.counts.retried, outcome.all.counts.retries);
+  }
   if (outcome.not_sent.has_value())
     absl::StrAppendFormat(table, "%-13s %10d\n", "not sent", *outcome.not_sent);
   absl::StrAppendFormat(table, "%-13s %10.1f\n", "requests/s", outcome.requests_per_second());
@@ -38,6 +42,8 @@ void AddLoad(const LoadOutcome& outcome, std::string* table) {
   absl::StrAppendFormat(table, "%-13s %10s %10s %10s %10s %10s\n", "", "p50", "p90", "p99", "p99.9",
                         "max");
   AddLatency("latency us", outcome.all.latency, table);
+  if (outcome.all.retried_latency.has_value())
+    AddLatency("  of retried", outcome.all.retried_latency, table);
   if (outcome.not_sent.has_value()) AddLatency("send delay us", outcome.send_delay, table);
 }
 

@@ -88,13 +88,20 @@ class LoadSession::Side {
   }
 
   absl::Status Connect(const LoadOptions& options) {
+    // Each try is counted here; the client makes one.
     client::ClientOptions client_options = options.client_options;
     client_options.retry.max_attempts = 1;
+    const client::RetryPolicy retry{.max_attempts = static_cast<int>(options.attempts)};
     absl::StatusOr<std::unique_ptr<client::Client>> client =
         client::Client::Create(options.server, client_options);
     if (!client.ok()) return client.status();
-    absl::StatusOr<client::ServerInfo> info = (*client)->GetServerInfo(options.timeout);
-    if (!info.ok()) return info.status();
+    absl::StatusOr<client::ServerInfo> info = absl::UnknownError("not asked");
+    const absl::Status asked =
+        client::CallWithRetries(retry, options.timeout, [&](absl::Duration left) {
+          info = (*client)->GetServerInfo(left);
+          return info.status();
+        });
+    if (!asked.ok()) return asked;
     if (clients_.empty()) {
       server_version_ = info->version;
       for (const client::DeviceInfo& device : info->devices) devices_.push_back(device.name);
@@ -102,7 +109,7 @@ class LoadSession::Side {
     absl::StatusOr<std::unique_ptr<LoadConnection>> connection =
         OpenConnection(**client, cases_, options.transport);
     if (!connection.ok()) return connection.status();
-    connections_.push_back(*std::move(connection));
+    connections_.push_back(WithRetries(*std::move(connection), retry));
     if (echo_.has_value())
       echoes_.push_back(OpenEcho(**client, cases_, options.transport, *echo_, response_bytes_));
     clients_.push_back(*std::move(client));

@@ -39,7 +39,7 @@ struct LoadResult {
 class LoadSession {
  public:
   /// Connects, and sends each case once: the server refuses here what it would refuse throughout.
-  /// `options` are valid. Requests are tried once. Errors: those of the first calls.
+  /// `options` are valid. Errors: those of the first calls.
   static absl::StatusOr<std::unique_ptr<LoadSession>> Open(const LoadOptions& options);
   ~LoadSession();
   LoadSession(const LoadSession&) = delete;

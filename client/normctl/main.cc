@@ -52,6 +52,7 @@ int main(int argc, char** argv) {
   norm::normctl::AddBatchNormCommand(&app, &result);
   norm::normctl::AddInfoCommand(&app, &result);
   norm::normctl::AddHealthCommand(&app, &result);
+  norm::normctl::AddDoctorCommand(&app, &result);
   norm::normctl::AddVerifyCommand(&app, &result);
   norm::normctl::AddBenchCommand(&app, &result);
   try {

@@ -25,7 +25,10 @@ absl::Duration ParseTimeout(const std::string& text) {
 }  // namespace
 
 void ServerFlags::AddConnectionTo(CLI::App* command) {
-  command->add_option("--server", server, "Address of normd, host:port")
+  command
+      ->add_option("--server", server,
+                   "Address of normd, host:port; replicas: several joined by commas, or "
+                   "dns:///name:port for all addresses of a name")
       ->capture_default_str()
       ->check(CLI::Validator(
           [](const std::string& address) {

@@ -50,8 +50,8 @@ if ! "${buildah[@]}" inspect --type image "docker.io/library/$debian_image" >/de
   rm -rf "$tree"/usr/share/{doc,info,lintian,linda,locale,man}/* "$tree"/var/cache/apt/* "$tree"/var/lib/apt/lists/* "$tree"/var/log/*.log
   rm -f "$tree/etc/apt/sources.list"
   for part in "debian bookworm bookworm-updates" "debian-security bookworm-security"; do
-    printf 'Types: deb\nURIs: http://deb.debian.org/%s\nSuites: %s\nComponents: main\nSigned-By: /usr/share/keyrings/debian-archive-keyring.gpg\n\n' \
-      "${part%% *}" "${part#* }"
+    printf 'Types: deb\nURIs: http://deb.debian.org/%s\nSuites: %s\nComponents: main\nSigned-By: %s\n\n' \
+      "${part%% *}" "${part#* }" /usr/share/keyrings/debian-archive-keyring.gpg
   done >"$tree/etc/apt/sources.list.d/debian.sources"
   apt-config dump | grep '^Acquire::' | grep -v ' "";$' >"$tree/etc/apt/apt.conf.d/90stand-in" || true
   import "docker.io/library/$debian_image" "$tree"

@@ -83,8 +83,7 @@ class HeaderExtractor {
   HeaderExtractor(SliceCursor* cursor, std::vector<Payload>* payloads)
       : cursor_(cursor), payloads_(payloads) {}
 
-  absl::Status Extract(const google::protobuf::Descriptor* message, uint64_t end, int depth,
-                       std::string* header) {
+  absl::Status Extract(const MessageFields* message, uint64_t end, int depth, std::string* header) {
     if (depth > kMaxDepth) return Malformed("messages are nested too deeply");
     while (cursor_->position() < end) {
       uint64_t tag = 0;
@@ -123,16 +122,17 @@ class HeaderExtractor {
   }
 
  private:
-  absl::Status ExtractDelimited(const google::protobuf::Descriptor* message, uint32_t field_number,
-                                uint64_t end, int depth, std::string* header) {
+  absl::Status ExtractDelimited(const MessageFields* message, uint32_t field_number, uint64_t end,
+                                int depth, std::string* header) {
     uint64_t length = 0;
     if (!cursor_->ReadVarint(&length) || cursor_->position() > end ||
         length > end - cursor_->position()) {
       return Malformed(absl::StrCat("the length of field ", field_number, " at byte ",
                                     cursor_->position(), " runs past the end of its message"));
     }
-    const google::protobuf::Descriptor* child = nullptr;
-    switch (KindOfField(message, field_number, &child)) {
+    const MessageFields::Field field =
+        message != nullptr ? message->at(field_number) : MessageFields::Field();
+    switch (field.kind) {
       case FieldKind::kOpaque:
         AppendVarint(length, header);
         return CopyBytes(length, end, header);
@@ -152,7 +152,7 @@ class HeaderExtractor {
       case FieldKind::kMessage: {
         std::string child_header;
         absl::Status status =
-            Extract(child, cursor_->position() + length, depth + 1, &child_header);
+            Extract(field.message, cursor_->position() + length, depth + 1, &child_header);
         if (!status.ok()) return status;
         AppendVarint(child_header.size(), header);
         header->append(child_header);
@@ -204,8 +204,9 @@ absl::Status ReceivedMessage::Parse(const grpc::ByteBuffer& buffer,
   }
   SliceCursor cursor(slices_);
   std::string header_bytes;
-  absl::Status status = HeaderExtractor(&cursor, &payloads_)
-                            .Extract(header->GetDescriptor(), cursor.total(), 0, &header_bytes);
+  absl::Status status =
+      HeaderExtractor(&cursor, &payloads_)
+          .Extract(MessageFields::Of(header->GetDescriptor()), cursor.total(), 0, &header_bytes);
   if (!status.ok()) return status;
   if (!header->ParseFromString(header_bytes)) {
     return Malformed(absl::StrCat("protobuf could not read it as ", header->GetTypeName()));

@@ -30,7 +30,7 @@ struct Payload {
 ///
 /// Parse walks the wire format, parses everything but tensor bytes with protobuf, and notes where
 /// the bytes are. Any field order, repeated and unknown fields are understood as protobuf would
-/// understand them; groups, which proto3 does not have, are refused. In `header` every such field
+/// understand them; groups, which proto3 does not have, are refused beside tensors. In `header` every such field
 /// that is not empty holds a marker instead of the bytes; payload() looks the bytes up by it.
 ///
 /// Ownership: keeps references to the slices; payloads are valid while this object lives.

@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -14,22 +15,6 @@ namespace norm::wire {
 namespace {
 
 constexpr uint64_t kMaxMessageBytes = std::numeric_limits<int32_t>::max();
-
-// Message bytes with payloads in place: text, then the payload of that index (-1: none), and so on.
-struct Piece {
-  std::string text;
-  int64_t payload = -1;
-};
-
-struct Expansion {
-  std::vector<Piece> pieces;
-  uint64_t size_bytes = 0;
-
-  std::string* text() {
-    if (pieces.empty() || pieces.back().payload >= 0) pieces.emplace_back();
-    return &pieces.back().text;
-  }
-};
 
 bool ReadVarint(absl::string_view* bytes, uint64_t* value) {
   *value = 0;
@@ -44,27 +29,76 @@ bool ReadVarint(absl::string_view* bytes, uint64_t* value) {
   return false;
 }
 
-// Re-encodes protobuf's own output, so malformed bytes mean a defect here, not bad input.
-absl::Status Expand(const google::protobuf::Descriptor* message, absl::string_view bytes,
-                    const std::vector<grpc::Slice>& payloads, Expansion* out) {
-  absl::Status broken = absl::InternalError("protobuf output could not be walked");
-  const auto append = [out](absl::string_view text) {
-    out->text()->append(text.data(), text.size());
-    out->size_bytes += text.size();
-  };
-  const auto append_varint = [&append](uint64_t value) {
-    std::string text;
-    AppendVarint(value, &text);
-    append(text);
-  };
-  while (!bytes.empty()) {
-    const absl::string_view field_start = bytes;
+size_t VarintSize(uint64_t value) {
+  size_t size = 1;
+  for (; value >= 0x80; value >>= 7) ++size;
+  return size;
+}
+
+/// Puts payloads into protobuf's own output, in the place of their markers. What it cannot walk means
+/// a defect here, not bad input.
+class Expander {
+ public:
+  explicit Expander(const std::vector<grpc::Slice>& payloads) : payloads_(payloads) {}
+
+  /// The first pass: the size of the message with its payloads in place, and of those in it.
+  absl::Status Measure(const MessageFields* message, absl::string_view bytes, uint64_t* size) {
+    while (!bytes.empty()) {
+      Field field;
+      if (!Next(message, &bytes, &field)) {
+        return absl::InternalError("protobuf output could not be walked");
+      }
+      uint64_t content_bytes = 0;
+      switch (field.held.kind) {
+        case FieldKind::kOpaque:
+          *size += field.whole.size();
+          continue;
+        case FieldKind::kTensorData: {
+          const grpc::Slice* payload = PayloadOf(field.content);
+          if (payload == nullptr) {
+            return absl::InternalError("a tensor has data that was not attached");
+          }
+          content_bytes = payload->size();
+          break;
+        }
+        case FieldKind::kMessage: {
+          const size_t place = inner_bytes_.size();
+          inner_bytes_.push_back(0);
+          absl::Status status = Measure(field.held.message, field.content, &content_bytes);
+          if (!status.ok()) return status;
+          inner_bytes_[place] = content_bytes;
+          break;
+        }
+      }
+      *size += VarintSize(field.tag) + VarintSize(content_bytes) + content_bytes;
+    }
+    return absl::OkStatus();
+  }
+
+  /// The second pass, of bytes that the first has walked: a sequence of slices.
+  std::vector<grpc::Slice> Write(const MessageFields* message, absl::string_view bytes) {
+    slices_.reserve(2 * payloads_.size() + 1);
+    text_.reserve(bytes.size() + 2 * kMaxVarintBytes * (inner_bytes_.size() + payloads_.size()));
+    WriteFields(message, bytes);
+    EndText();
+    return std::move(slices_);
+  }
+
+ private:
+  struct Field {
     uint64_t tag = 0;
+    absl::string_view whole;
+    absl::string_view content;  // of a length-delimited one
+    MessageFields::Field held;
+  };
+
+  static bool Next(const MessageFields* message, absl::string_view* bytes, Field* field) {
+    const char* const start = bytes->data();
     uint64_t length = 0;
-    if (!ReadVarint(&bytes, &tag)) return broken;
-    switch (static_cast<WireType>(tag & 7)) {
+    if (!ReadVarint(bytes, &field->tag)) return false;
+    switch (static_cast<WireType>(field->tag & 7)) {
       case WireType::kVarint:
-        if (!ReadVarint(&bytes, &length)) return broken;
+        if (!ReadVarint(bytes, &length)) return false;
         length = 0;
         break;
       case WireType::kFixed64:
@@ -74,56 +108,59 @@ absl::Status Expand(const google::protobuf::Descriptor* message, absl::string_vi
         length = 4;
         break;
       case WireType::kLengthDelimited:
-        if (!ReadVarint(&bytes, &length)) return broken;
+        if (!ReadVarint(bytes, &length)) return false;
+        if (message != nullptr) field->held = message->at(static_cast<uint32_t>(field->tag >> 3));
         break;
       default:
-        return broken;
+        return false;
     }
-    if (length > bytes.size()) return broken;
-    const absl::string_view content = bytes.substr(0, length);
-    bytes.remove_prefix(length);
-    const absl::string_view field =
-        field_start.substr(0, static_cast<size_t>(bytes.data() - field_start.data()));
+    if (length > bytes->size()) return false;
+    field->content = bytes->substr(0, length);
+    bytes->remove_prefix(length);
+    field->whole = absl::string_view(start, static_cast<size_t>(bytes->data() - start));
+    return true;
+  }
 
-    const google::protobuf::Descriptor* child = nullptr;
-    const FieldKind kind = static_cast<WireType>(tag & 7) == WireType::kLengthDelimited
-                               ? KindOfField(message, static_cast<uint32_t>(tag >> 3), &child)
-                               : FieldKind::kOpaque;
-    switch (kind) {
-      case FieldKind::kOpaque:
-        append(field);
-        break;
-      case FieldKind::kTensorData: {
-        const int64_t index = MarkerIndex(std::string(content));
-        if (index < 0 || index >= static_cast<int64_t>(payloads.size())) {
-          return absl::InternalError("a tensor has data that was not attached");
-        }
-        const uint64_t size = payloads[static_cast<size_t>(index)].size();
-        append_varint(tag);
-        append_varint(size);
-        out->text();
-        out->pieces.back().payload = index;
-        out->size_bytes += size;
-        break;
+  /// Null for a marker of none.
+  const grpc::Slice* PayloadOf(absl::string_view marker) const {
+    const int64_t index = MarkerIndex(marker);
+    if (index < 0 || index >= static_cast<int64_t>(payloads_.size())) return nullptr;
+    return &payloads_[static_cast<size_t>(index)];
+  }
+
+  void WriteFields(const MessageFields* message, absl::string_view bytes) {
+    while (!bytes.empty()) {
+      Field field;
+      Next(message, &bytes, &field);
+      if (field.held.kind == FieldKind::kOpaque) {
+        text_.append(field.whole.data(), field.whole.size());
+        continue;
       }
-      case FieldKind::kMessage: {
-        Expansion inner;
-        if (absl::Status status = Expand(child, content, payloads, &inner); !status.ok()) {
-          return status;
-        }
-        append_varint(tag);
-        append_varint(inner.size_bytes);
-        out->size_bytes += inner.size_bytes;
-        for (Piece& piece : inner.pieces) {
-          out->text()->append(piece.text);
-          if (piece.payload >= 0) out->pieces.back().payload = piece.payload;
-        }
-        break;
+      AppendVarint(field.tag, &text_);
+      if (field.held.kind == FieldKind::kMessage) {
+        AppendVarint(inner_bytes_[next_inner_++], &text_);
+        WriteFields(field.held.message, field.content);
+        continue;
       }
+      const grpc::Slice& payload = *PayloadOf(field.content);
+      AppendVarint(payload.size(), &text_);
+      EndText();
+      slices_.push_back(payload);
     }
   }
-  return absl::OkStatus();
-}
+
+  void EndText() {
+    if (text_.empty()) return;
+    slices_.emplace_back(text_.data(), text_.size());
+    text_.clear();
+  }
+
+  const std::vector<grpc::Slice>& payloads_;
+  absl::InlinedVector<uint64_t, 8> inner_bytes_;  // of messages with tensors, in their order
+  size_t next_inner_ = 0;
+  std::string text_;
+  std::vector<grpc::Slice> slices_;
+};
 
 }  // namespace
 
@@ -158,21 +195,17 @@ absl::StatusOr<grpc::ByteBuffer> MessageWriter::Build(const google::protobuf::Me
     return absl::InternalError(
         absl::StrCat("protobuf refused to serialize ", message.GetTypeName()));
   }
-  Expansion expansion;
-  if (absl::Status status = Expand(message.GetDescriptor(), header, payloads_, &expansion);
-      !status.ok()) {
+  const MessageFields* fields = MessageFields::Of(message.GetDescriptor());
+  Expander expander(payloads_);
+  uint64_t size_bytes = 0;
+  if (absl::Status status = expander.Measure(fields, header, &size_bytes); !status.ok()) {
     return status;
   }
-  if (expansion.size_bytes > kMaxMessageBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("message of ", expansion.size_bytes,
-                                                   " bytes > protobuf's limit ", kMaxMessageBytes));
+  if (size_bytes > kMaxMessageBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("message of ", size_bytes, " bytes > protobuf's limit ", kMaxMessageBytes));
   }
-  std::vector<grpc::Slice> slices;
-  slices.reserve(2 * expansion.pieces.size());
-  for (const Piece& piece : expansion.pieces) {
-    if (!piece.text.empty()) slices.emplace_back(piece.text);
-    if (piece.payload >= 0) slices.push_back(payloads_[static_cast<size_t>(piece.payload)]);
-  }
+  const std::vector<grpc::Slice> slices = expander.Write(fields, header);
   return grpc::ByteBuffer(slices.data(), slices.size());
 }
 

@@ -23,6 +23,11 @@ constexpr int64_t kGiB = int64_t{1} << 30;
 
 int Cores() { return std::max(1, static_cast<int>(std::thread::hardware_concurrency())); }
 
+/// A connection that sends or takes large messages keeps a thread busy with their bytes: beside four
+/// with messages of 64 MiB, small calls of another one had a p99 of 54 ms with four threads and of
+/// 0.9 ms with eight, 0.8 ms alone (16 cores).
+int GrpcThreads() { return std::min(Cores(), std::clamp(Cores() / 2, 4, 8)); }
+
 }  // namespace
 
 using norm::server::ByteSize;
@@ -69,7 +74,7 @@ ABSL_FLAG(bool, share_port, false,
           "Listen with SO_REUSEPORT, so that other processes may share the port: connections are "
           "spread over them. --processes sets it.");
 ABSL_FLAG(int, cpu_threads, Cores(), "Threads of the CPU backend.");
-ABSL_FLAG(int, grpc_threads, std::min(4, Cores()),
+ABSL_FLAG(int, grpc_threads, GrpcThreads(),
           "Threads of the gRPC data path, one completion queue each.");
 ABSL_FLAG(int, slots, 3, "Batches that may be in flight on one device at once.");
 ABSL_FLAG(ByteSize, max_message_bytes, ByteSize{512 * kMiB},

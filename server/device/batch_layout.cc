@@ -77,6 +77,17 @@ int64_t BatchLayout::problem_bytes() const {
       [](int64_t sum, const BatchSegment& segment) { return sum + ProblemBytes(segment.problem); });
 }
 
+int64_t BytesUpTo(const Batch& batch, int64_t limit) {
+  int64_t bytes = 0;
+  for (const auto& job : batch.jobs) {
+    bytes += ProblemBytes(job->problem);
+    if (bytes > limit) {
+      break;
+    }
+  }
+  return bytes;
+}
+
 void MakeBatchLayout(const Batch& batch, BatchLayout& layout) {
   layout.segments.clear();
   layout.output_bytes = 0;

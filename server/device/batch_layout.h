@@ -45,6 +45,9 @@ struct BatchLayout {
   int64_t problem_bytes() const;
 };
 
+/// ProblemBytes of the jobs, as far as they are not beyond `limit`.
+int64_t BytesUpTo(const Batch& batch, int64_t limit);
+
 /// Overwrites `layout`, whose memory is used again.
 void MakeBatchLayout(const Batch& batch, BatchLayout& layout);
 

@@ -33,6 +33,9 @@ CpuBatchExecutor::CpuBatchExecutor(CpuBatchExecutorOptions options, Metrics& met
             }),
       kernel_threads_(options_.kernel_threads) {
   for (int i = 0; i < options_.slots; ++i) {
+    idle_.push_back(std::make_unique<Scratch>());
+  }
+  for (int i = 0; i < options_.slots; ++i) {
     slots_.emplace_back([this] { RunSlot(); });
   }
 }
@@ -67,24 +70,56 @@ absl::StatusOr<JobMemory> CpuBatchExecutor::LeaseMemory(const NormProblem& probl
   return LeaseJobMemory(pool_, {input_bytes, OutputSlabBytes(problem), WorkspaceBytes(problem)});
 }
 
+void CpuBatchExecutor::Run(std::unique_ptr<Batch> batch, BatchDone done) {
+  std::unique_ptr<Scratch> scratch;
+  if (BytesUpTo(*batch, options_.parallel_bytes) < options_.parallel_bytes) {
+    std::lock_guard lock(mutex_);
+    if (queue_.empty() && idle_.size() == slots_.size()) {
+      scratch = std::move(idle_.back());
+      idle_.pop_back();
+    }
+  }
+  if (scratch == nullptr) {
+    Start(std::move(batch), std::move(done));
+  } else {
+    RunWork({std::move(batch), std::move(done)}, std::move(scratch));
+  }
+}
+
 void CpuBatchExecutor::RunSlot() {
-  Scratch scratch;
   while (true) {
     Work work;
+    std::unique_ptr<Scratch> scratch;
     {
       std::unique_lock lock(mutex_);
-      has_work_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
+      has_work_.wait(lock, [this] { return queue_.empty() ? stopping_ : !idle_.empty(); });
       if (queue_.empty()) {
         return;
       }
       work = std::move(queue_.front());
       queue_.pop_front();
+      if (stopping_ && queue_.empty()) {
+        has_work_.notify_all();
+      }
+      scratch = std::move(idle_.back());
+      idle_.pop_back();
     }
-    const auto start = SteadyClock::now();
-    RunBatch(*work.batch, scratch);
-    metrics_.AddSlotBusy(options_.device_index, Between(start, SteadyClock::now()));
-    work.done(std::move(work.batch));
+    RunWork(std::move(work), std::move(scratch));
   }
+}
+
+void CpuBatchExecutor::RunWork(Work work, std::unique_ptr<Scratch> scratch) {
+  const auto start = SteadyClock::now();
+  RunBatch(*work.batch, *scratch);
+  metrics_.AddSlotBusy(options_.device_index, Between(start, SteadyClock::now()));
+  {
+    std::lock_guard lock(mutex_);
+    idle_.push_back(std::move(scratch));
+    if (!queue_.empty()) {
+      has_work_.notify_one();
+    }
+  }
+  work.done(std::move(work.batch));
 }
 
 void CpuBatchExecutor::RunBatch(Batch& batch, Scratch& scratch) {

@@ -32,11 +32,13 @@ struct CpuBatchExecutorOptions {
   // Of all staging memory. A batch may take half of it; the rest covers slab rounding, workspaces
   // and results that are still being sent.
   int64_t memory_budget_bytes = int64_t{2} << 30;
-  // Batches that move fewer bytes run on the slot's thread alone.
+  // Batches that move fewer bytes run on one thread: the slot's or, beside no other, that of Run's
+  // caller.
   int64_t parallel_bytes = int64_t{256} << 10;
 };
 
-/// Threads:    safe. One thread per slot gathers the inputs, runs the kernel and calls `done`.
+/// Threads:    safe. One thread per slot, or the one that calls Run, gathers the inputs, runs the
+///             kernel and calls `done`.
 /// Ownership:  borrows the metrics. Destruction finishes what was started, then joins. Results may
 ///             outlive the executor.
 /// Memory:     inputs and workspace return to the pool before `done`; outputs when the last copy of
@@ -55,6 +57,7 @@ class CpuBatchExecutor final : public BatchExecutor {
   int64_t WorkspaceBytes(const NormProblem& problem) const override;
   absl::StatusOr<JobMemory> LeaseMemory(const NormProblem& problem, int64_t input_bytes) override;
   void Start(std::unique_ptr<Batch> batch, BatchDone done) override ABSL_LOCKS_EXCLUDED(mutex_);
+  void Run(std::unique_ptr<Batch> batch, BatchDone done) override ABSL_LOCKS_EXCLUDED(mutex_);
 
   PoolUsage memory_usage() const { return pool_.usage(); }
   /// Bytes that were copied from requests; results are not copied.
@@ -67,13 +70,14 @@ class CpuBatchExecutor final : public BatchExecutor {
   };
 
   void RunSlot() ABSL_LOCKS_EXCLUDED(mutex_);
-  /// What a slot uses again for every batch.
+  /// What one batch at a time uses, again for every batch.
   struct Scratch {
     ThreadPool own_thread{1};
     BatchLayout layout;
     GatherPlan plan;
     KernelCall call;
   };
+  void RunWork(Work work, std::unique_ptr<Scratch> scratch) ABSL_LOCKS_EXCLUDED(mutex_);
   /// Leaves a result for every job.
   void RunBatch(Batch& batch, Scratch& scratch);
   absl::Status Compute(Batch& batch, Scratch& scratch);
@@ -86,6 +90,7 @@ class CpuBatchExecutor final : public BatchExecutor {
   std::mutex mutex_;
   std::condition_variable has_work_;
   std::deque<Work> queue_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::unique_ptr<Scratch>> idle_ ABSL_GUARDED_BY(mutex_);  // one per slot, or in use
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<std::thread> slots_;
 };

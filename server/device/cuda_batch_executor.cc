@@ -24,18 +24,6 @@ constexpr std::chrono::microseconds kPollInterval(20);
 
 using SteadyClock = std::chrono::steady_clock;
 
-/// ProblemBytes of the jobs, as far as they are not beyond `limit`.
-int64_t BytesUpTo(const Batch& batch, int64_t limit) {
-  int64_t bytes = 0;
-  for (const auto& job : batch.jobs) {
-    bytes += ProblemBytes(job->problem);
-    if (bytes > limit) {
-      break;
-    }
-  }
-  return bytes;
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<CudaBatchExecutor>> CudaBatchExecutor::Create(
@@ -106,32 +94,44 @@ CudaBatchExecutor::~CudaBatchExecutor() {
 }
 
 void CudaBatchExecutor::Start(std::unique_ptr<Batch> batch, BatchDone done) {
-  // Who brings memory must not end for want of device memory, and so may have to wait.
-  bool here = BytesUpTo(*batch, options_.inline_bytes) <= options_.inline_bytes &&
-              BroughtMemory(*batch) == nullptr;
-  Slot* slot = nullptr;
-  {
-    std::lock_guard lock(mutex_);
-    if (idle_.empty()) {
-      queue_.push_back({std::move(batch), std::move(done)});
-      return;
-    }
-    // The last one to become idle: what it touches is warm.
-    slot = idle_.back();
-    idle_.pop_back();
-    Assign(*slot, {std::move(batch), std::move(done)});
-    // Beside other batches the caller had better bring more meanwhile.
-    here = here && slot->alone;
-    if (here) {
-      slot->assigned = false;
-    } else {
-      slot->wakeup.notify_one();
-    }
-  }
-  if (here) {
+  if (Slot* const slot = Place(std::move(batch), std::move(done), options_.inline_bytes)) {
     const cuda::DeviceGuard device(options_.ordinal);
-    Run(*slot, device.status());
+    LaunchWork(*slot, device.status());
+    Watch(*slot);
   }
+}
+
+void CudaBatchExecutor::Run(std::unique_ptr<Batch> batch, BatchDone done) {
+  if (Slot* const slot = Place(std::move(batch), std::move(done), options_.run_bytes)) {
+    const cuda::DeviceGuard device(options_.ordinal);
+    LaunchWork(*slot, device.status());
+    if (!AwaitEnd(*slot)) {
+      Watch(*slot);
+    }
+  }
+}
+
+CudaBatchExecutor::Slot* CudaBatchExecutor::Place(std::unique_ptr<Batch> batch, BatchDone done,
+                                                  int64_t most_bytes) {
+  // Who brings memory must not end for want of device memory, and so may have to wait.
+  const bool small =
+      BytesUpTo(*batch, most_bytes) <= most_bytes && BroughtMemory(*batch) == nullptr;
+  std::lock_guard lock(mutex_);
+  if (idle_.empty()) {
+    queue_.push_back({std::move(batch), std::move(done)});
+    return nullptr;
+  }
+  // The last one to become idle: what it touches is warm.
+  Slot* const slot = idle_.back();
+  idle_.pop_back();
+  Assign(*slot, {std::move(batch), std::move(done)});
+  // Beside other batches the caller had better bring more meanwhile.
+  if (small && slot->alone) {
+    slot->assigned = false;
+    return slot;
+  }
+  slot->wakeup.notify_one();
+  return nullptr;
 }
 
 void CudaBatchExecutor::Assign(Slot& slot, Work work) {
@@ -153,11 +153,12 @@ void CudaBatchExecutor::RunSlot(Slot& slot) {
       slot.assigned = false;
       slot.may_wait = true;
     }
-    Run(slot, device.status());
+    LaunchWork(slot, device.status());
+    Watch(slot);
   }
 }
 
-void CudaBatchExecutor::Run(Slot& slot, const Status& device) {
+void CudaBatchExecutor::LaunchWork(Slot& slot, const Status& device) {
   slot.start = SteadyClock::now();
   if (!device.ok()) {
     slot.launched = Judge(device);
@@ -170,6 +171,22 @@ void CudaBatchExecutor::Run(Slot& slot, const Status& device) {
       slot.launched = absl::InternalError(absl::StrCat("CUDA batch failed: ", error.what()));
     }
   }
+}
+
+bool CudaBatchExecutor::AwaitEnd(Slot& slot) {
+  const auto deadline = SteadyClock::now() + options_.patience;
+  while (SteadyClock::now() < deadline) {
+    const Result<bool> over = IsOver(slot);
+    if (!over.ok() || over.value()) {
+      End(slot, over.status());
+      return true;
+    }
+    std::this_thread::yield();
+  }
+  return false;
+}
+
+void CudaBatchExecutor::Watch(Slot& slot) {
   {
     std::lock_guard lock(mutex_);
     in_flight_.push_back(&slot);
@@ -274,9 +291,13 @@ void CudaBatchExecutor::RunCompletions() {
   }
 }
 
+Result<bool> CudaBatchExecutor::IsOver(const Slot& slot) const {
+  return slot.launched.ok() ? slot.flight.IsDone() : Result<bool>(true);
+}
+
 bool CudaBatchExecutor::PollSlot(Slot& slot) {
-  const Result<bool> done = slot.launched.ok() ? slot.flight.IsDone() : Result<bool>(true);
-  if (done.ok() && !done.value()) {
+  const Result<bool> over = IsOver(slot);
+  if (over.ok() && !over.value()) {
     return false;
   }
   {
@@ -284,14 +305,18 @@ bool CudaBatchExecutor::PollSlot(Slot& slot) {
     in_flight_.erase(std::find(in_flight_.begin(), in_flight_.end(), &slot));
     flights_.store(in_flight_.size(), std::memory_order_release);
   }
+  End(slot, over.status());
+  return true;
+}
+
+void CudaBatchExecutor::End(Slot& slot, const Status& over) {
   if (!slot.launched.ok()) {
     Fail(slot, slot.launched);
-  } else if (done.ok()) {
+  } else if (over.ok()) {
     Succeed(slot);
   } else {
-    Fail(slot, Judge(done.status()));
+    Fail(slot, Judge(over));
   }
-  return true;
 }
 
 void CudaBatchExecutor::Succeed(Slot& slot) {

@@ -45,18 +45,24 @@ struct CudaBatchExecutorOptions {
   // the device is idle. Waking another was seen to take 20 us and more, gathering them takes up to
   // 30.
   int64_t inline_bytes = int64_t{512} << 10;
+  // The same for Run, whose caller also waits for their end: three changes of threads fewer. A lone
+  // call of 1 MiB each way took 952 and 984 us instead of 1071 and 1100; of 32 KiB the runs of one
+  // build differ by more than it may gain (H200 machine, over loopback).
+  int64_t run_bytes = int64_t{4} << 20;
+  // How long that caller waits; then the completion thread does. 1 MiB takes 60 us from its launch.
+  std::chrono::microseconds patience{200};
   // How long the thread that watches for the end of batches goes on looking for new ones before it
   // sleeps: a wake-up was seen to take 20 us and more.
   std::chrono::microseconds completion_spin{100};
   CudaWays ways;
 };
 
-/// Stages:    a slot's thread, or for a few rows on an idle device the one that calls Start, leases
-///            memory, gathers the inputs into pinned memory, with helpers where they are large, and
-///            enqueues the copy in (chunk by chunk, while it gathers), the kernels and the copy
-///            out. Small batches stay in pinned memory and are not copied; large mergeable ones go
+/// Stages:    a slot's thread, or for a small batch on an idle device the one that calls Start or
+///            Run, leases memory, gathers the inputs into pinned memory, with helpers where they are
+///            large, and enqueues the copy in (chunk by chunk, while it gathers), the kernels and the
+///            copy out. Small batches stay in pinned memory and are not copied; large mergeable ones go
 ///            through an idle device in slices (CudaWays). One thread per GPU polls for the end of
-///            the batches in flight and calls `done`.
+///            the batches in flight and calls `done`; Run's caller does that first for its own.
 /// Memory:    device memory and pinned inputs return to their pools before `done`; pinned outputs
 ///            when the last copy of their owner goes. A batch on a slot's thread waits for device
 ///            memory that others in flight hold. No allocation while sizes repeat, no
@@ -88,6 +94,7 @@ class CudaBatchExecutor final : public BatchExecutor {
     return LeaseJobMemory(pinned_, {input_bytes, OutputSlabBytes(problem)});
   }
   void Start(std::unique_ptr<Batch> batch, BatchDone done) override ABSL_LOCKS_EXCLUDED(mutex_);
+  void Run(std::unique_ptr<Batch> batch, BatchDone done) override ABSL_LOCKS_EXCLUDED(mutex_);
 
   PoolUsage pinned_usage() const { return pinned_.usage(); }
   PoolUsage device_usage() const { return device_.usage(); }
@@ -119,8 +126,16 @@ class CudaBatchExecutor final : public BatchExecutor {
 
   void RunSlot(Slot& slot) ABSL_LOCKS_EXCLUDED(mutex_);
   void Assign(Slot& slot, Work work) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  /// Launches the slot's work, whose end comes by the completion thread also when this fails.
-  void Run(Slot& slot, const Status& device) ABSL_LOCKS_EXCLUDED(mutex_);
+  /// Gives the work to a slot, which the caller is to launch if it is returned: it is idle with all
+  /// others, and the batch has no more than `most_bytes`. If not, its thread does, or the work waits.
+  Slot* Place(std::unique_ptr<Batch> batch, BatchDone done, int64_t most_bytes)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  /// Leaves in `launched` whether that went well.
+  void LaunchWork(Slot& slot, const Status& device);
+  /// Polls for the end of the slot's work for options_.patience; true when it was handed back.
+  bool AwaitEnd(Slot& slot);
+  /// From now on the completion thread looks for the end of the slot's work.
+  void Watch(Slot& slot) ABSL_LOCKS_EXCLUDED(mutex_);
   void RunCompletions() ABSL_LOCKS_EXCLUDED(mutex_);
   /// Everything up to the last enqueued copy.
   absl::Status Launch(Slot& slot);
@@ -129,7 +144,11 @@ class CudaBatchExecutor final : public BatchExecutor {
   absl::Status LeaseDeviceMemory(Slot& slot) ABSL_LOCKS_EXCLUDED(memory_mutex_);
   void EndHolding() ABSL_EXCLUSIVE_LOCKS_REQUIRED(memory_mutex_);
   void ReleaseMemory(Slot& slot) ABSL_LOCKS_EXCLUDED(memory_mutex_);
-  /// True when the batch in the slot is over, well or not, and handed back.
+  /// Whether the batch in the slot is over, well or not.
+  Result<bool> IsOver(const Slot& slot) const;
+  /// Hands back the batch of a slot that is over, as IsOver said.
+  void End(Slot& slot, const Status& over);
+  /// True when the batch in the slot was over, and is handed back.
   bool PollSlot(Slot& slot);
   void Succeed(Slot& slot);
   void Fail(Slot& slot, absl::Status status);
@@ -157,8 +176,8 @@ class CudaBatchExecutor final : public BatchExecutor {
 
   std::mutex memory_mutex_;
   std::condition_variable memory_released_;
-  int64_t memory_holders_ ABSL_GUARDED_BY(memory_mutex_) =
-      0;  // flights that may have device memory
+  // Flights that may have device memory, and how often one has given its own back.
+  int64_t memory_holders_ ABSL_GUARDED_BY(memory_mutex_) = 0;
   int64_t memory_releases_ ABSL_GUARDED_BY(memory_mutex_) = 0;
 
   std::atomic<size_t> flights_{0};  // size of in_flight_, for a look without the lock

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -41,9 +42,9 @@ struct Batch {
 /// Runs batches on one device, several at a time (one per slot).
 ///
 /// Ownership:  the executor holds a batch from Start until it hands it back through `done`.
-/// Threads:    Start may be called from any thread and never blocks; `done` comes on a thread of
-///             the executor, exactly once per batch, also when the batch failed or the device is
-///             lost.
+/// Threads:    Start and Run may be called from any thread; Start never blocks. `done` comes exactly
+///             once per batch, also when the batch failed or the device is lost, on a thread of the
+///             executor, or within Run on the one that called it.
 /// Results:    status and outputs of each job, and the copy and kernel times of its timing; the
 ///             scheduler fills the rest.
 class BatchExecutor {
@@ -71,6 +72,13 @@ class BatchExecutor {
                                                 int64_t input_bytes) = 0;
 
   virtual void Start(std::unique_ptr<Batch> batch, BatchDone done) = 0;
+
+  /// Start for a caller that holds no lock and has nothing more urgent to do: a batch that is soon
+  /// over may be computed and `done` called on its thread, which saves the changes of threads. Waits
+  /// for a bounded time, less than a millisecond, and for nothing but the device.
+  virtual void Run(std::unique_ptr<Batch> batch, BatchDone done) {
+    Start(std::move(batch), std::move(done));
+  }
 };
 
 }  // namespace norm::server

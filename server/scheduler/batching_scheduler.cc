@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/scheduler/job_completion.h"
+#include "server/scheduler/submitting.h"
 
 namespace norm::server {
 namespace {
@@ -108,7 +109,8 @@ absl::Status BatchingScheduler::Submit(std::unique_ptr<Job>& job) {
     }
     PublishLoad();
   }
-  Apply(std::move(effects));
+  Submitting here;
+  Apply(std::move(effects), here.nested() ? &BatchExecutor::Start : &BatchExecutor::Run);
   if (job != nullptr) WaitInQueue(std::move(job));
   return absl::OkStatus();
 }
@@ -274,13 +276,13 @@ void BatchingScheduler::FillSlots(absl::Time now, Effects& effects) {
   }
 }
 
-void BatchingScheduler::Apply(Effects effects) {
+void BatchingScheduler::Apply(Effects effects, StartBatch start) {
   for (Launch& launch : effects.launches) {
-    executors_[launch.device]->Start(std::move(launch.batch),
-                                     [this, device = launch.device, bytes = launch.bytes,
-                                      express = launch.express](std::unique_ptr<Batch> batch) {
-                                       OnBatchDone(device, bytes, express, std::move(batch));
-                                     });
+    (executors_[launch.device]->*start)(std::move(launch.batch),
+                                        [this, device = launch.device, bytes = launch.bytes,
+                                         express = launch.express](std::unique_ptr<Batch> batch) {
+                                          OnBatchDone(device, bytes, express, std::move(batch));
+                                        });
   }
   if (effects.endings.empty()) {
     return;

@@ -59,7 +59,7 @@ struct BatchingSchedulerOptions {
 ///
 /// Policy:     while a healthy executor that can take the job has a free slot, a job starts at
 ///             once, on the thread that submits it, on the executor with the least outstanding
-///             bytes. Otherwise it waits; a slot that frees takes the job whose turn it is (see
+///             bytes, which may see it through on that thread (BatchExecutor::Run). Otherwise it waits; a slot that frees takes the job whose turn it is (see
 ///             JobQueue) and what may be merged with it. So batches grow only while every slot is
 ///             busy, or for max_queue_delay where that is set.
 /// Admission:  a flow may fill the queue and the byte budget while it is alone. When one is full,
@@ -68,7 +68,7 @@ struct BatchingSchedulerOptions {
 ///             A job that would have to wait beyond its deadline, as recent batches tell, is
 ///             refused at once.
 /// Completion: each accepted job's `done` is called exactly once, never with a lock held: by the
-///             executor's thread that finished it, by the timer thread or ReapQueue's caller, or by
+///             thread of the executor, or of Submit's caller, that finished it, by the timer thread or ReapQueue's caller, or by
 ///             the thread that noticed that it cannot start, or whose job takes its place.
 /// Ownership:  borrows executors (at least one), clock and metrics, which must outlive it.
 ///             Destruction refuses what still waits (UNAVAILABLE) and returns when the executors
@@ -171,7 +171,8 @@ class BatchingScheduler final : public Scheduler {
   bool Idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   void WaitInQueue(std::unique_ptr<Job> job) ABSL_LOCKS_EXCLUDED(mutex_);
-  void Apply(Effects effects) ABSL_LOCKS_EXCLUDED(mutex_);
+  using StartBatch = void (BatchExecutor::*)(std::unique_ptr<Batch>, BatchExecutor::BatchDone);
+  void Apply(Effects effects, StartBatch start = &BatchExecutor::Start) ABSL_LOCKS_EXCLUDED(mutex_);
   void OnBatchDone(size_t device, int64_t bytes, bool express, std::unique_ptr<Batch> batch)
       ABSL_LOCKS_EXCLUDED(mutex_);
   void Reap() ABSL_LOCKS_EXCLUDED(mutex_);

@@ -27,8 +27,10 @@ class Scheduler {
  public:
   virtual ~Scheduler() = default;
 
-  /// Takes the job on OK and will call its `done` exactly once; on any other status the job stays
-  /// with the caller (`job` keeps its value) and `done` is not called. Never blocks.
+  /// Takes the job on OK and calls its `done` exactly once, maybe on this thread before it returns;
+  /// on any other status the job stays with the caller (`job` keeps its value) and `done` is not
+  /// called. Waits at most for a small job that is computed at once (BatchExecutor::Run), and for
+  /// nothing else.
   ///
   /// Errors: UNAVAILABLE (see RetryAfter) when the queue or the byte budget is full, when draining,
   ///         or when no device is healthy; RESOURCE_EXHAUSTED when the job alone exceeds a limit;

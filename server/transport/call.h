@@ -18,6 +18,9 @@ class CompletionEvent {
  public:
   virtual ~CompletionEvent() = default;
   virtual void Complete(bool ok) = 0;
+  /// Whose event it is: those of equal flow are completed in order, flows in turn (EventTurns). Asked
+  /// by the queue's thread.
+  virtual uint64_t flow() = 0;
 };
 
 class LiveCalls;
@@ -71,6 +74,7 @@ class CallEvent final : public CompletionEvent {
   /// Takes back a tag that gRPC will never return.
   void Drop() { call_->Unref(); }
 
+  uint64_t flow() override { return call_->flow(); }
   void Complete(bool ok) override {
     CallType* call = call_;
     call->Acquire();

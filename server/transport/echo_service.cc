@@ -79,8 +79,13 @@ std::optional<uint64_t> ResponseBytes(const grpc::ByteBuffer& message) {
   return size;
 }
 
+/// Of all echoes: they tell the floor below requests, and whose they are costs time to find out.
+constexpr uint64_t kFlow = 0;
+
 class EchoCall final : public Call {
  public:
+  static constexpr uint64_t flow() { return kFlow; }
+
   static void Arm(EchoAsyncService& service, grpc::ServerCompletionQueue& queue,
                   const ServingContext& context) {
     auto* call = new EchoCall(service, queue, context);
@@ -145,6 +150,8 @@ class EchoCall final : public Call {
 /// Every event of a call comes on the thread of its queue.
 class EchoStreamCall final : public Call, private StopListener {
  public:
+  static constexpr uint64_t flow() { return kFlow; }
+
   static void Arm(EchoAsyncService& service, grpc::ServerCompletionQueue& queue,
                   const ServingContext& context) {
     auto* call = new EchoStreamCall(service, queue, context);

@@ -22,6 +22,7 @@
 #include "server/transport/middleware/access.h"
 #include "server/transport/norm_service.h"
 #include "server/transport/queue_inbox.h"
+#include "server/transport/queue_poller.h"
 #include "server/transport/server_service.h"
 #include "server/transport/serving_context.h"
 #include "server/transport/stream_service.h"
@@ -126,7 +127,7 @@ class GrpcServer::Impl {
       }
       for (int i = 0; i < kArmedStreamCalls; ++i)
         ArmStreamCall(norm_service_, *queue, inbox, context_);
-      threads_.emplace_back([raw = queue.get()] { Poll(*raw); });
+      threads_.emplace_back([raw = queue.get(), &inbox] { PollQueue(*raw, inbox); });
     }
     return absl::OkStatus();
   }
@@ -146,15 +147,13 @@ class GrpcServer::Impl {
   }
 
  private:
-  static void Poll(grpc::ServerCompletionQueue& queue) {
-    void* tag = nullptr;
-    bool ok = false;
-    while (queue.Next(&tag, &ok)) static_cast<CompletionEvent*>(tag)->Complete(ok);
-  }
-
+  /// Of a queue that was never used.
   static void CloseQueue(grpc::ServerCompletionQueue& queue) {
     queue.Shutdown();
-    Poll(queue);
+    void* tag = nullptr;
+    bool ok = false;
+    while (queue.Next(&tag, &ok)) {
+    }
   }
 
   /// Refuses new calls while accepted ones finish, then one grpc::Server::Shutdown: it would also

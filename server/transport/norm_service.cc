@@ -35,6 +35,12 @@ struct BackwardMethod {
 template <typename Method>
 class UnaryCall final : public Call {
  public:
+  /// Known when the call has come.
+  uint64_t flow() {
+    if (!flow_.has_value()) flow_ = FlowOf(server_context_);
+    return *flow_;
+  }
+
   static void Arm(NormalizationAsyncService& service, grpc::ServerCompletionQueue& queue,
                   QueueInbox& inbox, const ServingContext& context) {
     auto* call = new UnaryCall(service, queue, inbox, context);
@@ -56,9 +62,8 @@ class UnaryCall final : public Call {
     }
     Begin();
     Arm(service_, queue_, inbox_, context_);
-    const uint64_t flow = FlowOf(server_context_);
-    unsent_.SetFlow(flow);
-    exchange_.emplace(context_, flow, context_.clock.Now());
+    unsent_.SetFlow(flow());
+    exchange_.emplace(context_, flow(), context_.clock.Now());
     if (absl::Status status = Start(); !status.ok()) Fail(status);
   }
 
@@ -79,7 +84,7 @@ class UnaryCall final : public Call {
     return status;
   }
 
-  /// On a thread of the device.
+  /// On a thread of the device, or within Submit.
   void OnJobDone(JobResult result) {
     result_ = std::move(result);
     if (SentAtOnce(result_)) {
@@ -143,6 +148,7 @@ class UnaryCall final : public Call {
   QueueInbox& inbox_;
   const ServingContext& context_;
   grpc::ServerContext server_context_;
+  std::optional<uint64_t> flow_;
   UnsentResponses::OfCall unsent_{context_.unsent, server_context_};
   grpc::ByteBuffer request_bytes_;
   grpc::ServerAsyncResponseWriter<grpc::ByteBuffer> responder_{&server_context_};

@@ -10,31 +10,27 @@ void QueueInbox::Post(CompletionEvent* event) {
   {
     const std::lock_guard lock(mutex_);
     posted_.push_back(event);
-    if (std::exchange(waking_, true)) return;
+    if (!asleep_ || std::exchange(alarm_set_, true)) return;
   }
-  Wake();
+  alarm_.Set(&queue_, gpr_time_0(GPR_CLOCK_MONOTONIC), this);
 }
 
-void QueueInbox::Wake() {
-  alarm_.Set(&queue_, gpr_time_0(GPR_CLOCK_MONOTONIC), static_cast<CompletionEvent*>(this));
+void QueueInbox::Take(std::vector<CompletionEvent*>* events) {
+  const std::lock_guard lock(mutex_);
+  events->insert(events->end(), posted_.begin(), posted_.end());
+  posted_.clear();
 }
 
-void QueueInbox::Complete(bool) {
-  {
-    const std::lock_guard lock(mutex_);
-    taken_.swap(posted_);
-  }
-  for (CompletionEvent* event : taken_) event->Complete(true);
-  taken_.clear();
-  {
-    const std::lock_guard lock(mutex_);
-    if (posted_.empty()) {
-      waking_ = false;
-      return;
-    }
-  }
-  // Behind what has come to the queue meanwhile.
-  Wake();
+bool QueueInbox::MaySleep() {
+  const std::lock_guard lock(mutex_);
+  asleep_ = posted_.empty();
+  return asleep_;
+}
+
+void QueueInbox::OnAwake(const void* tag) {
+  const std::lock_guard lock(mutex_);
+  asleep_ = false;
+  if (tag == this) alarm_set_ = false;
 }
 
 }  // namespace norm::server

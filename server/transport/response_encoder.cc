@@ -6,6 +6,7 @@
 #include "absl/types/span.h"
 #include "proto/codec/dtype_mapping.h"
 #include "server/scheduler/row_split.h"
+#include "server/transport/queue_poller.h"
 
 namespace norm::server {
 namespace {
@@ -131,7 +132,8 @@ void FillRows(const NormProblem& problem, const JobResult& result, int64_t skip,
 bool SentAtOnce(const JobResult& result) {
   // Sending takes the thread that starts it about 10 us for every 32 KiB, waking another one 10 us.
   constexpr int64_t kSentAtOnceBytes = int64_t{64} << 10;
-  return result.timing.batch_requests == 1 && OutputBytes(result) <= kSentAtOnceBytes;
+  return result.timing.batch_requests == 1 &&
+         (PollsQueue() || OutputBytes(result) <= kSentAtOnceBytes);
 }
 
 int64_t OutputBytes(const JobResult& result) {

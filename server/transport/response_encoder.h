@@ -28,8 +28,9 @@ void FillResponse(const norm::v1::NormalizeBackwardRequest& request, const NormP
 void FillRows(const NormProblem& problem, const JobResult& result, int64_t skip, int64_t count,
               wire::MessageWriter* writer, norm::v1::OutputRows* rows);
 
-/// Whether the thread of the device that finished a job sends its response: a small one that comes
-/// alone would wait longer for another thread to wake than sending takes.
+/// Whether the thread that finished a job sends its response: one that serves queues anyway does, and
+/// a thread of the device a small response that comes alone, which would wait longer for another
+/// thread to wake than sending takes.
 bool SentAtOnce(const JobResult& result);
 
 /// Bytes of all output tensors.

@@ -66,6 +66,7 @@ grpc::Status ServerService::GetServerInfo(grpc::ServerContext*,
   limits->set_stream_window_bytes(static_cast<uint64_t>(context_.stream.window_bytes));
   FillCapabilities(response);
   response->set_uptime_seconds(absl::ToDoubleSeconds(context_.clock.Now() - started_));
+  response->set_unix_time_seconds(absl::ToDoubleSeconds(context_.clock.Now() - absl::UnixEpoch()));
   response->set_draining(draining_.load(std::memory_order_relaxed));
   return grpc::Status::OK;
 }

@@ -27,6 +27,12 @@ namespace {
 /// reads the rows that open requests wait for.
 class StreamCall final : public Call, private StopListener, private ChunkedRequest::Stream {
  public:
+  /// Known when the call has come.
+  uint64_t flow() {
+    if (!flow_.has_value()) flow_ = FlowOf(server_context_);
+    return *flow_;
+  }
+
   static void Arm(NormalizationAsyncService& service, grpc::ServerCompletionQueue& queue,
                   QueueInbox& inbox, const ServingContext& context) {
     auto* call = new StreamCall(service, queue, inbox, context);
@@ -73,7 +79,7 @@ class StreamCall final : public Call, private StopListener, private ChunkedReque
     Begin();
     Arm(service_, queue_, inbox_, context_);
     open_ = true;
-    requests_.Begin(FlowOf(server_context_), ToDeadline(server_context_.deadline()));
+    requests_.Begin(flow(), ToDeadline(server_context_.deadline()));
     context_.metrics.AddStreams(1);
     context_.calls.AddListener(this);
     Advance();
@@ -225,6 +231,7 @@ class StreamCall final : public Call, private StopListener, private ChunkedReque
   QueueInbox& inbox_;
   const ServingContext& context_;
   grpc::ServerContext server_context_;
+  std::optional<uint64_t> flow_;
   UnsentResponses::OfCall unsent_{context_.unsent, server_context_};
   grpc::ServerAsyncReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer> stream_{&server_context_};
   CallEvent<StreamCall> arrived_{this, &StreamCall::OnArrived};

@@ -270,15 +270,16 @@ TEST_F(AccessTest, ATokenNeverLeavesTheMachineUnencrypted) {
   options.token = kDataToken;
   for (const char* address :
        {"192.0.2.1:8470", "normd.example:8470", "dns:///normd:8470", "127.0.0.1.example:8470",
-        "localhost.example:8470", "[::2]:8470", "ipv4:127.0.0.1:1,192.0.2.1:1"}) {
+        "localhost.example:8470", "[::2]:8470", "ipv4:127.0.0.1:1,192.0.2.1:1",
+        "127.0.0.1:8470,192.0.2.1:8470", "unix:/run/normd.sock,192.0.2.1:8470"}) {
     const auto client = Client::Create(address, options);
     EXPECT_EQ(client.status().code(), absl::StatusCode::kInvalidArgument) << address;
     EXPECT_THAT(std::string(client.status().message()), HasSubstr("would travel unencrypted to"));
     EXPECT_THAT(std::string(client.status().message()), Not(HasSubstr(kDataToken)));
   }
-  for (const char* address :
-       {"127.0.0.1:8470", "127.9.9.9:8470", "localhost:8470", "[::1]:8470", "dns:///localhost:8470",
-        "ipv4:127.0.0.1:1,127.0.0.2:2", "unix:/run/normd.sock"}) {
+  for (const char* address : {"127.0.0.1:8470", "127.9.9.9:8470", "localhost:8470", "[::1]:8470",
+                              "dns:///localhost:8470", "ipv4:127.0.0.1:1,127.0.0.2:2",
+                              "unix:/run/normd.sock", "127.0.0.1:8470,unix:/run/normd.sock"}) {
     EXPECT_TRUE(Client::Create(address, options).ok()) << address;
   }
   options.tls.emplace();

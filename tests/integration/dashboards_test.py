@@ -23,7 +23,7 @@ from render_dashboards import panels, render, substitute  # noqa: E402
 
 FILES = sorted((pathlib.Path(SOURCE) / "deploy/grafana/dashboards").glob("*.json"))
 LOAD_SECONDS = 8
-VARIABLES = {"job": ".*", "instance": ".*", "__rate_interval": "3s"}
+VARIABLES = {"job": ".*", "instance": ".*", "__rate_interval": "4s"}
 # Only these may have no data of a machine without a GPU.
 GPU_ONLY = {"GPU utilization", "GPU power", "GPU memory", "Device memory pool (NVIDIA only)", "CUDA errors (NVIDIA only)"}
 

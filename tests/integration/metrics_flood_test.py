@@ -94,7 +94,10 @@ class MetricsFloodTest(unittest.TestCase):
         for task in (pathlib.Path("/proc") / str(self.normd.pid) / "task").iterdir():
             with contextlib.suppress(ProcessLookupError):  # it has ended
                 nice.append(os.getpriority(os.PRIO_PROCESS, int(task.name)))
-        return nice.count(min(nice) + 5)
+        usual = min(nice)
+        if usual == 19:
+            self.skipTest("the tests run with the highest niceness: threads cannot be told apart by it")
+        return nice.count(min(usual + 5, 19))
 
     def flooded(self):
         """Loads the server, and checks meanwhile what the flood takes of it."""

@@ -1,3 +1,5 @@
+#include "address.h"
+
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -13,6 +15,11 @@
 
 namespace norm::client {
 namespace {
+
+/// Targets of gRPC that hold a list themselves.
+bool IsListOfIps(absl::string_view address) {
+  return absl::StartsWith(address, "ipv4:") || absl::StartsWith(address, "ipv6:");
+}
 
 bool AllDigits(absl::string_view text) {
   return !text.empty() && std::all_of(text.begin(), text.end(), absl::ascii_isdigit);
@@ -46,7 +53,7 @@ std::string CheckHostAndPort(absl::string_view text) {
   const absl::string_view host = text.substr(0, colon);
   if (host.empty()) return "the host is empty";
   for (char symbol : host) {
-    if (symbol == '/' || symbol == '@' || symbol == '[' || symbol == ']' || symbol == ',')
+    if (symbol == '/' || symbol == '@' || symbol == '[' || symbol == ']')
       return absl::StrCat("the host '", host, "' has a '", std::string(1, symbol), "'");
   }
   if (absl::StrContains(host, ':')) return "an IPv6 address stands in brackets, as [::1]:8470";
@@ -81,10 +88,29 @@ std::string FindMistake(absl::string_view address) {
 
 }  // namespace
 
+Targets SplitTargets(const std::string& address) {
+  Targets targets;
+  if (IsListOfIps(address)) {
+    targets.names = {address};
+    targets.kind = absl::StrContains(address, ',') ? TargetKind::kReplicas : TargetKind::kOneServer;
+    return targets;
+  }
+  targets.names = absl::StrSplit(address, ',');
+  if (targets.names.size() > 1 || absl::StartsWith(address, "dns:"))
+    targets.kind = TargetKind::kReplicas;
+  return targets;
+}
+
+std::vector<std::string> Replicas(const std::string& address) {
+  return SplitTargets(address).names;
+}
+
 absl::Status CheckAddress(const std::string& address) {
-  const std::string mistake = FindMistake(address);
-  if (mistake.empty()) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("address '", address, "': ", mistake));
+  for (const std::string& name : SplitTargets(address).names) {
+    if (std::string mistake = FindMistake(name); !mistake.empty())
+      return absl::InvalidArgumentError(absl::StrCat("address '", name, "': ", mistake));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace norm::client

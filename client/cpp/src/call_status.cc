@@ -19,6 +19,15 @@ constexpr absl::string_view kUnreachable = "normd.client/unreachable";
 constexpr absl::string_view kRetryInfo = "type.googleapis.com/google.rpc.RetryInfo";
 constexpr char kPushbackTrailer[] = "grpc-retry-pushback-ms";
 
+/// Whether the call ended without the server saying how.
+bool WasCutOff(const grpc::Status& status) {
+  if (status.error_code() == grpc::StatusCode::CANCELLED) return true;
+  // What gRPC 1.51 makes of an HTTP/2 reset: proxies send one when the server behind them is gone
+  // and the response has begun.
+  return status.error_code() == grpc::StatusCode::INTERNAL &&
+         absl::StartsWith(status.error_message(), "Received RST_STREAM with error code");
+}
+
 /// What a connection that could not be made tells of the two ends' settings; gRPC says only what
 /// happened on the socket.
 std::string Explain(const std::string& message) {
@@ -52,7 +61,7 @@ void AddDetails(const norm::v1::Status& details, absl::Status* status) {
 absl::Status ToAbslStatus(const grpc::Status& status, const grpc::ClientContext& context,
                           Connection connection) {
   if (status.ok()) return absl::OkStatus();
-  const bool cut_off = status.error_code() == grpc::StatusCode::CANCELLED;
+  const bool cut_off = WasCutOff(status);
   absl::Status result(static_cast<absl::StatusCode>(status.error_code()),
                       Explain(status.error_message()));
   if (cut_off) {

@@ -17,7 +17,8 @@ enum class Connection { kUp, kDown };
 /// The status of a finished call: the server's code and message, google.rpc details as payloads,
 /// and a mark where no server answered (IsServerUnreachable). CANCELLED, which a server sends only
 /// to a caller that left, is UNAVAILABLE: whoever cancels a call of this client knows it. gRPC 1.51
-/// ends calls so that meet a server's Shutdown.
+/// ends calls so that meet a server's Shutdown. So is an HTTP/2 reset, which gRPC calls INTERNAL: a
+/// proxy's word for a server that is gone.
 absl::Status ToAbslStatus(const grpc::Status& status, const grpc::ClientContext& context,
                           Connection connection);
 

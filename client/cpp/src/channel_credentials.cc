@@ -84,8 +84,8 @@ bool IsLoopbackHost(absl::string_view host) {
 
 }  // namespace
 
-bool IsOnThisMachine(const std::string& address) {
-  absl::string_view rest = address;
+bool IsOnThisMachine(const std::string& target) {
+  absl::string_view rest = target;
   if (absl::StartsWith(rest, "unix:") || absl::StartsWith(rest, "unix-abstract:")) return true;
   for (absl::string_view scheme : {"dns:///", "dns:", "ipv4:", "ipv6:"}) {
     if (absl::ConsumePrefix(&rest, scheme)) break;
@@ -97,7 +97,7 @@ bool IsOnThisMachine(const std::string& address) {
 }
 
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> MakeChannelCredentials(
-    const std::string& address, const ClientOptions& options) {
+    const std::string& target, const ClientOptions& options) {
   const bool has_token = !options.token.empty() || !options.token_file.empty();
   std::shared_ptr<grpc::ChannelCredentials> channel;
   if (options.tls.has_value()) {
@@ -120,13 +120,13 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> MakeChannelCredentials
     return absl::InvalidArgumentError(absl::StrCat("token: ", mistake));
   }
   if (channel == nullptr) {
-    if (!IsOnThisMachine(address)) {
+    if (!IsOnThisMachine(target)) {
       return absl::InvalidArgumentError(
-          absl::StrCat("the token would travel unencrypted to '", address,
+          absl::StrCat("the token would travel unencrypted to '", target,
                        "': TLS is needed for an address beyond this machine"));
     }
     channel =
-        grpc::experimental::LocalCredentials(absl::StartsWith(address, "unix") ? UDS : LOCAL_TCP);
+        grpc::experimental::LocalCredentials(absl::StartsWith(target, "unix") ? UDS : LOCAL_TCP);
   }
   return grpc::CompositeChannelCredentials(
       channel, grpc::experimental::MetadataCredentialsFromPlugin(

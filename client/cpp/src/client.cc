@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "address.h"
 #include "answer_threads.h"
 #include "call_status.h"
 #include "channel_credentials.h"
@@ -55,9 +56,8 @@ absl::Status Validate(const std::string& address, const ClientOptions& options) 
 
 class Client::Impl {
  public:
-  Impl(const std::string& address, const ClientOptions& options,
-       const std::shared_ptr<grpc::ChannelCredentials>& credentials)
-      : retry_(options.retry), chunks_(options.chunks), channels_(address, options, credentials) {}
+  Impl(const std::vector<ChannelTarget>& targets, TargetKind kind, const ClientOptions& options)
+      : retry_(options.retry), chunks_(options.chunks), channels_(targets, kind, options) {}
 
   /// All tries of one call.
   absl::StatusOr<grpc::ByteBuffer> Call(const UnaryCall& call) {
@@ -154,10 +154,14 @@ class Client::Impl {
 absl::StatusOr<std::unique_ptr<Client>> Client::Create(const std::string& address,
                                                        const ClientOptions& options) {
   if (absl::Status status = Validate(address, options); !status.ok()) return status;
-  const auto credentials = MakeChannelCredentials(address, options);
-  if (!credentials.ok()) return credentials.status();
-  return std::unique_ptr<Client>(
-      new Client(std::make_unique<Impl>(address, options, *credentials)));
+  const Targets named = SplitTargets(address);
+  std::vector<ChannelTarget> targets;
+  for (const std::string& name : named.names) {
+    auto credentials = MakeChannelCredentials(name, options);
+    if (!credentials.ok()) return credentials.status();
+    targets.push_back({name, *std::move(credentials)});
+  }
+  return std::unique_ptr<Client>(new Client(std::make_unique<Impl>(targets, named.kind, options)));
 }
 
 Client::Client(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

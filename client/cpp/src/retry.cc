@@ -1,10 +1,15 @@
 #include "retry.h"
 
 #include <algorithm>
+#include <optional>
 #include <random>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "call_status.h"
+#include "norm/client/client.h"
+#include "timeout.h"
 
 namespace norm::client {
 
@@ -55,6 +60,19 @@ absl::Status RunWithRetries(const RetryPolicy& policy, absl::Time deadline, Retr
     if (clock.Now() + wait >= deadline) return outcome.status;
     clock.SleepFor(wait);
   }
+}
+
+absl::Status CallWithRetries(const RetryPolicy& policy, absl::Duration timeout,
+                             const std::function<absl::Status(absl::Duration left)>& attempt) {
+  if (absl::Status status = Validate(policy); !status.ok()) return status;
+  const absl::StatusOr<absl::Time> deadline = DeadlineAfter(timeout);
+  if (!deadline.ok()) return deadline.status();
+  SystemRetryClock clock;
+  return RunWithRetries(policy, *deadline, clock, [&] {
+    absl::Status status = attempt(std::max(*deadline - clock.Now(), absl::Microseconds(1)));
+    std::optional<absl::Duration> pushback = RetryPushback(status);
+    return AttemptOutcome{std::move(status), pushback};
+  });
 }
 
 }  // namespace norm::client

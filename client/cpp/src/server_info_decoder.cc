@@ -56,6 +56,7 @@ ServerInfo Decode(const norm::v1::ServerInfo& message) {
   }
   info.uptime_seconds = message.uptime_seconds();
   info.draining = message.draining();
+  info.time = absl::UnixEpoch() + absl::Seconds(message.unix_time_seconds());
   return info;
 }
 

@@ -25,7 +25,7 @@ import time
 
 SMALL = "--shape 4x4096 --connections 16 --in-flight 8"
 LARGE = "--shape 8192x4096 --connections 4 --in-flight 1"
-WEIGHTS = "op=rms_norm shape=4x4096 dtype=bf16 weight=inline sets=64\n"
+MIXES = {"weights": "op=rms_norm shape=4x4096 dtype=bf16 weight=inline sets=64\n"}
 # name: (arguments, share of --seconds). bf16 RMSNorm where no mix is named.
 LOADS = {
     "1mib_1": ("--shape 128x4096 --connections 1 --in-flight 2 --echo", 1),
@@ -38,7 +38,13 @@ LOADS = {
     "small_same": (f"{SMALL} --echo", 1),
     "lone": ("--shape 4x4096 --connections 1 --in-flight 1 --echo", 1),
     "weights": ("--mix {weights} --connections 16 --in-flight 8", 1),
+    "weights_stream": ("--mix {weights} --transport stream --connections 16 --in-flight 32", 1),
     "flood": ("--shape 4x4096 --connections 1 --in-flight 32 --rate 1000 --flood 4 --flood-in-flight 32", 1),
+}
+# A load beside that of a second client, in a process of its own: name: (arguments, the other's arguments, share of --seconds).
+BESIDE_LOADS = {
+    "flood_large": ("--shape 4x4096 --connections 1 --in-flight 32 --rate 2000",
+                    "--shape 8192x4096 --connections 4 --in-flight 2", 1),
 }
 PEER_LOADS = {
     "small": (SMALL, 1),
@@ -84,14 +90,41 @@ def serving(command, folder, port_file_flag):
         process.wait()
 
 
+@contextlib.contextmanager
+def running(normctl, address, arguments):
+    """`normctl bench` in a process of its own, and its report in the list once it has ended."""
+    command = [normctl, "bench", "--server", address, *arguments.split(), "--json", "-"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    ended = []
+    try:
+        yield ended
+        out, err = process.communicate()
+        named = " ".join(["normctl", "bench", *arguments.split()])
+        ended.append({"command": named, "error": err.strip()} if process.returncode != 0 else
+                     {"command": named, "report": json.loads(out)})
+    finally:
+        process.kill()
+        process.wait()
+
+
 def bench(normctl, address, arguments):
     """What `normctl bench` reports; the failed command and its error where it fails."""
-    command = [normctl, "bench", "--server", address, *arguments.split(), "--json", "-"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    named = " ".join(["normctl", "bench", *arguments.split()])
-    if done.returncode != 0:
-        return {"command": named, "error": done.stderr.strip()}
-    return {"command": named, "report": json.loads(done.stdout)}
+    with running(normctl, address, arguments) as ended:
+        pass
+    return ended[0]
+
+
+def bench_beside(normctl, address, arguments, flood, options, seconds):
+    """The report of a load beside another client that began before it and ends after it, and what it has to itself as `alone`."""
+    timing = f"--warm-up {options.warm_up:g} --duration {seconds:g}"
+    alone = bench(normctl, address, f"{arguments} {timing}")
+    with running(normctl, address, f"{flood} --warm-up 0.1 --duration {2 * options.warm_up + seconds + 0.5:g}") as other:
+        time.sleep(options.warm_up)
+        run = bench(normctl, address, f"{arguments} {timing}")
+    for part in (alone, other[0]):
+        if "error" in part:
+            return part
+    return {**run, "alone": alone["report"], "flood": other[0]}
 
 
 def describe(name, run):
@@ -106,6 +139,8 @@ def describe(name, run):
         text += f" | of the echo {over['requests_per_second_ratio']:.3f}, p50 {over['p50_us']:+.1f} us"
     if report["over_alone"]:
         text += f" | beside a flood p99 x{report['over_alone']['p99_ratio']:.2f}"
+    if "alone" in run:
+        text += f" | beside another process p99 x{latency['p99'] / run['alone']['latency_us']['p99']:.2f}"
     if report["launches_per_request"] is not None:
         text += f" | launches/request {report['launches_per_request']:.3f}"
     return text
@@ -179,14 +214,16 @@ def run_all(options, folder):
         pathlib.Path(options.out).write_text(json.dumps(report, indent=1) + "\n")
 
     def measured(loads, address, only):
-        weights = pathlib.Path(folder) / "weights.txt"
-        weights.write_text(WEIGHTS)
+        mixes = {}
+        for name, cases in MIXES.items():
+            mixes[name] = pathlib.Path(folder) / f"{name}.txt"
+            mixes[name].write_text(cases)
         runs = {}
         for name, (arguments, share) in loads.items():
             if only and name not in only:
                 continue
             timing = f"--warm-up {options.warm_up:g} --duration {options.seconds * share:g}"
-            runs[name] = bench(options.normctl, address, f"{arguments.format(weights=weights)} {timing}")
+            runs[name] = bench(options.normctl, address, f"{arguments.format(**mixes)} {timing}")
             print(describe(name, runs[name]), flush=True)
         return runs
 
@@ -196,6 +233,11 @@ def run_all(options, folder):
     with serving(normd, folder, "--port_file") as ports:
         address = ports["grpc"]
         report["normd"] = measured(LOADS, address, options.only)
+        for name, (arguments, flood, share) in BESIDE_LOADS.items():
+            if not options.only or name in options.only:
+                seconds = options.seconds * share
+                run = report["normd"][name] = bench_beside(options.normctl, address, arguments, flood, options, seconds)
+                print(describe(name, run), flush=True)
         write()
         if options.peer:
             report["normd_beside_peer"] = measured(PEER_LOADS, address, None)

@@ -54,13 +54,19 @@ def rows(report):
         one = normd["lone"]
         lines.append(["4x4096, one call at a time, p50", p50(one), f"echo: {p50(one['echo'])}",
                       f"{one['over_echo']['p50_us']:+.0f} us", "+40 us"])
-    if "weights" in normd:
-        lines.append(["4x4096, 64 weights in turn, 16 connections x 8", rate(normd["weights"]), "launches/request",
-                      f"{normd['weights']['launches_per_request']:.3f}", "0.15"])
+    for name, title in (("weights", "16 connections x 8"), ("weights_stream", "16 streams x 32")):
+        if name in normd:
+            lines.append([f"4x4096, 64 weights in turn, {title}", rate(normd[name]), "launches/request",
+                          f"{normd[name]['launches_per_request']:.3f}", "0.15"])
     if "flood" in normd:
         one = normd["flood"]
         lines.append([f"4x4096 at {one['options']['rate']:,.0f}/s beside a flood, p99", f"{one['latency_us']['p99']:,.0f} us",
                       f"alone: {one['alone']['latency_us']['p99']:,.0f} us", f"{one['over_alone']['p99_ratio']:.1f}x", "3x"])
+    if "flood_large" in normd:
+        one, alone = normd["flood_large"], report["normd"]["flood_large"]["alone"]
+        lines.append([f"4x4096 at {one['options']['rate']:,.0f}/s beside 64 MiB over four connections of another process, p99",
+                      f"{one['latency_us']['p99']:,.0f} us", f"alone: {alone['latency_us']['p99']:,.0f} us",
+                      f"{one['latency_us']['p99'] / alone['latency_us']['p99']:.1f}x", "3x"])
     for name, title, show, bar in (("small", "4x4096, 16 connections x 8", rate, "20x"),
                                    ("large", "64 MiB, 4 connections", volume, "4x"), ("lone", "4x4096, one call at a time, p50", p50, "")):
         if name in beside and name in peer:

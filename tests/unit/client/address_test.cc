@@ -17,7 +17,8 @@ TEST(AddressTest, TakesHostsWithPortsAndTargetsOfGrpc) {
        {"127.0.0.1:8470", "localhost:1", "a-b_c.example.org:65535", "[::1]:8470",
         "[fe80::1%eth0]:8470", "unix:/run/normd.sock", "unix:///run/normd.sock",
         "unix-abstract:normd", "dns:///name:8470", "dns:name:8470", "dns://8.8.8.8/name:8470",
-        "ipv4:127.0.0.1:8470,127.0.0.2:8470", "ipv6:[::1]:8470"}) {
+        "ipv4:127.0.0.1:8470,127.0.0.2:8470", "ipv6:[::1]:8470",
+        "10.0.0.1:8470,normd-2:8470,[::1]:8470", "dns:///normd:8470,unix:/run/normd.sock"}) {
     const absl::Status status = Client::Create(address).status();
     EXPECT_TRUE(status.ok()) << status;
   }
@@ -53,6 +54,9 @@ TEST(AddressTest, NamesTheAddressAndTheRule) {
       {"dns:///:8470", "the host is empty"},
       {"ipv4:127.0.0.1:8470,127.0.0.2:0", "port 0 is outside [1, 65535]"},
       {"unix:", "no path"},
+      {"a:1,", "address '': is empty"},
+      {"a:1,b", "address 'b': has no port"},
+      {"a:1, b:2", "address ' b:2': a space"},
   };
   for (const auto& wrong : cases) {
     const absl::Status status = Client::Create(wrong.address).status();

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "tests/unit/client/fake_server.h"
+#include "tests/unit/client/resetting_server.h"
 
 namespace norm::client {
 namespace {
@@ -323,6 +324,14 @@ TEST_F(ClientTest, ReportsAReplyThatBreaksTheContract) {
   const absl::Status status = Connect()->RmsNorm({.x = x_}, kTimeout).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
   EXPECT_EQ(status.message(), "the server's y: 24 bytes where the shape needs 2400");
+}
+
+TEST_F(ClientTest, ACallThatAProxyResetsIsUnavailable) {
+  ResettingServer server;
+  const auto client = *Client::Create(server.address(), {.retry = {.max_attempts = 1}});
+  const absl::Status status = client->RmsNorm({.x = x_}, kTimeout).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+  EXPECT_TRUE(IsServerUnreachable(status));
 }
 
 TEST_F(ClientTest, SpreadsCallsOverItsConnections) {

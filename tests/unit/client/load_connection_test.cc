@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -36,6 +37,44 @@ TEST(LoadConnectionTest, OpensAStreamThatHasEndedAgain) {
   for (int64_t i = 0; i < 10'000 && answered < 3; ++i)
     answered += (*connection)->Send(0, i, absl::Seconds(30)).ok() ? 1 : 0;
   EXPECT_EQ(answered, 3);
+}
+
+/// A server whose first calls end in UNAVAILABLE.
+class FailingServer {
+ public:
+  explicit FailingServer(int failures) : failures_(failures) {
+    server_.on_forward = [this](grpc::ServerContext&, const v1::NormalizeRequest& request,
+                                v1::NormalizeResponse& response) {
+      if (failures_.fetch_sub(1) > 0) return grpc::Status(grpc::StatusCode::UNAVAILABLE, "full");
+      *response.mutable_y() = request.x();
+      return grpc::Status::OK;
+    };
+    cases_.push_back(*PreparedCase::Make(LoadCase{.shape = {2, 8}}));
+  }
+
+  absl::StatusOr<LoadReply> Send(int attempts) {
+    const std::unique_ptr<client::Client> client =
+        *client::Client::Create(server_.address(), {.retry = {.max_attempts = 1}});
+    const auto connection =
+        WithRetries(*OpenConnection(*client, cases_, LoadTransport::kUnary),
+                    {.max_attempts = attempts, .initial_backoff = absl::Milliseconds(1)});
+    return connection->Send(0, 0, absl::Seconds(30));
+  }
+
+ private:
+  std::atomic<int> failures_;
+  client::FakeServer server_;
+  std::vector<PreparedCase> cases_;
+};
+
+TEST(LoadConnectionTest, CountsTheTriesOfARequest) {
+  const absl::StatusOr<LoadReply> at_once = FailingServer(0).Send(3);
+  ASSERT_TRUE(at_once.ok()) << at_once.status();
+  EXPECT_EQ(at_once->tries, 1);
+  const absl::StatusOr<LoadReply> third = FailingServer(2).Send(3);
+  ASSERT_TRUE(third.ok()) << third.status();
+  EXPECT_EQ(third->tries, 3);
+  EXPECT_EQ(FailingServer(3).Send(3).status().code(), absl::StatusCode::kUnavailable);
 }
 
 }  // namespace

@@ -72,13 +72,14 @@ TEST(LoadReportTest, JsonHoldsEveryOptionAndFigure) {
       Parse(LoadJson(options, kServer, {.load = outcome, .first_calls = {nanoseconds(345'678)}}));
   const nlohmann::json figures = Parse(R"({
     "requests": 109, "completed": 100, "failed": 9,
-    "errors": {"UNAVAILABLE": 7, "DEADLINE_EXCEEDED": 2},
+    "errors": {"UNAVAILABLE": 7, "DEADLINE_EXCEEDED": 2}, "retried": 0, "retries": 0,
+    "retried_latency_us": null,
     "bytes_sent": 4000000000, "bytes_received": 1000000000,
     "latency_us": {"mean": 100.25, "p50": 100.0, "p90": 101.0, "p99": 102.0, "p99.9": 103.0,
                    "max": 104.0},
     "stages_us": null, "launches_per_request": null})");
   nlohmann::json expected = Parse(R"({
-    "options": {"server": "h:1", "tls": false, "token": false, "timeout_seconds": 60.0, "mix": null, "transport": "unary",
+    "options": {"server": "h:1", "tls": false, "token": false, "timeout_seconds": 60.0, "attempts": 1, "mix": null, "transport": "unary",
                 "echo": null, "connections": 1, "in_flight": 1, "rate": 56.0, "flood": null,
                 "warm_up_seconds": 0.5, "duration_seconds": 10.0},
     "server_version": "1.2.3", "devices": ["cpu"],
@@ -107,6 +108,22 @@ TEST(LoadReportTest, JsonHoldsStages) {
   EXPECT_EQ(stages["copy_out"]["p99.9"], 8.0);
   EXPECT_EQ(stages["other"]["max"], 10.0);
   EXPECT_EQ(report["launches_per_request"], 0.25);
+}
+
+TEST(LoadReportTest, RetriedRequestsStandApart) {
+  LoadOutcome outcome = HandMadeOutcome();
+  outcome.all.counts.retried = 4;
+  outcome.all.counts.retries = 6;
+  outcome.all.retried_latency = Latency(2000);
+  const nlohmann::json report = Parse(LoadJson({.attempts = 5}, kServer, {.load = outcome}));
+  EXPECT_EQ(report["options"]["attempts"], 5);
+  EXPECT_EQ(report["completed"], 100);
+  EXPECT_EQ(report["retried"], 4);
+  EXPECT_EQ(report["retries"], 6);
+  EXPECT_EQ(report["retried_latency_us"]["p99"], 2002.0);
+  EXPECT_THAT(LoadTable({}, kServer, {.load = outcome}),
+              AllOf(HasSubstr("retried                4  by 6 tries more\n"),
+                    HasSubstr("  of retried      2000.0     2001.0     2002.0     2003.0")));
 }
 
 TEST(LoadReportTest, JsonComparesWithTheEcho) {

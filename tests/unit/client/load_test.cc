@@ -181,18 +181,21 @@ LoadSample Sample(int64_t latency_ns, uint32_t case_index, float kernel_us) {
 TEST(LoadOutcomeTest, SumsUpAllAndEachCase) {
   LoadSamples samples;
   samples.cases.resize(2);
-  samples.cases[0] = {.completed = 3, .bytes_sent = 30, .bytes_received = 33};
+  samples.cases[0] = {
+      .completed = 3, .bytes_sent = 30, .bytes_received = 33, .retried = 1, .retries = 3};
   samples.cases[1] = {.completed = 1,
                       .errors = {{absl::StatusCode::kUnavailable, 2}},
                       .bytes_sent = 1'000'000'000,
                       .bytes_received = 1'999'999'937};
   samples.samples = {Sample(10, 0, 1.5F), Sample(20, 0, 2.5F), Sample(30, 0, 3.5F),
                      Sample(1000, 1, 0.25F)};
+  samples.samples[1].retried = true;
   samples.not_sent = 4;
   samples.measured_seconds = 2;
   LoadSamples more;  // another phase of the same cases
   more.cases.resize(2);
   more.cases[1].errors = {{absl::StatusCode::kUnavailable, 1}};
+  more.cases[1].retries = 2;
   more.first_error = absl::UnavailableError("full");
   more.not_sent = 1;
   more.measured_seconds = 2;
@@ -202,7 +205,11 @@ TEST(LoadOutcomeTest, SumsUpAllAndEachCase) {
   EXPECT_EQ(outcome.all.requests(), 7);
   EXPECT_EQ(outcome.all.counts.completed, 4);
   EXPECT_EQ(outcome.all.counts.errors.at(absl::StatusCode::kUnavailable), 3);
+  EXPECT_EQ(outcome.all.counts.retried, 1);
+  EXPECT_EQ(outcome.all.counts.retries, 5);
   EXPECT_EQ(outcome.all.latency->p50, nanoseconds(20));
+  EXPECT_EQ(outcome.all.retried_latency->max, nanoseconds(20));
+  EXPECT_FALSE(outcome.cases[1].retried_latency.has_value());
   EXPECT_EQ(outcome.all.latency->max, nanoseconds(1000));
   EXPECT_EQ(outcome.all.launches_per_request, 0.5);
   EXPECT_EQ(outcome.not_sent, 5);

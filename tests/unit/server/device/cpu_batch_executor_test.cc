@@ -1,5 +1,8 @@
 #include "server/device/cpu_batch_executor.h"
 
+#include <future>
+#include <thread>
+
 #include "server/device/cpu_kernel_call.h"
 #include "tests/unit/server/device/executor_conformance.h"
 
@@ -79,6 +82,27 @@ TEST(CpuBatchExecutorTest, ThreadsDoNotChangeBits) {
     EXPECT_TRUE(expected.empty() || y == expected) << threads;
     expected = y;
   }
+}
+
+TEST(CpuBatchExecutorTest, RunComputesASmallBatchOnItsCallersThreadAndALargeOneNot) {
+  Metrics metrics({"cpu"}, BatchCloseReasonNames());
+  CpuBatchExecutorOptions options;
+  const int64_t large_rows = options.parallel_bytes / 1024;  // of 1 KiB, in and out
+  CpuBatchExecutor executor(options, metrics);
+  const auto thread_of = [&](int64_t rows) {
+    std::promise<std::thread::id> thread;
+    auto batch = std::make_unique<Batch>();
+    const test::ProblemInputs inputs = test::RandomInputs(test::RmsNormProblem(rows, 128), 1);
+    batch->jobs.push_back(test::BuilderFor(inputs).Build(nullptr));
+    executor.Run(std::move(batch), [&](std::unique_ptr<Batch> done) {
+      EXPECT_TRUE(done->results.at(0).status.ok());
+      thread.set_value(std::this_thread::get_id());
+    });
+    return thread.get_future().get();
+  };
+  EXPECT_EQ(thread_of(1), std::this_thread::get_id());
+  EXPECT_NE(thread_of(large_rows), std::this_thread::get_id());
+  EXPECT_EQ(thread_of(1), std::this_thread::get_id());
 }
 
 }  // namespace

@@ -115,6 +115,39 @@ TEST_P(ExecutorConformanceTest, LargeProblemsMatchTheOracle) {
   test::ExpectMatchesOracle(planes, RunAlone(planes));
 }
 
+TEST_P(ExecutorConformanceTest, RunGivesTheBitsOfStartFromSeveralThreads) {
+  Make(256 * kMib);
+  std::vector<ProblemInputs> inputs;
+  std::vector<JobResult> expected;
+  for (const NormProblem& problem : EveryComputation(DType::kBF16, DType::kF32)) {
+    inputs.push_back(test::RandomInputs(problem, static_cast<uint32_t>(inputs.size() + 1)));
+    expected.push_back(RunAlone(inputs.back()));
+  }
+  // One batch by itself, then as many at a time as the executor has slots.
+  const auto run_all = [&] {
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      auto batch = std::make_unique<Batch>();
+      batch->jobs.push_back(test::BuilderFor(inputs[i]).Build(nullptr));
+      std::promise<std::unique_ptr<Batch>> promise;
+      executor().Run(std::move(batch),
+                     [&](std::unique_ptr<Batch> done) { promise.set_value(std::move(done)); });
+      batch = promise.get_future().get();
+      ASSERT_EQ(batch->results.size(), 1U);
+      test::ExpectSameBits(inputs[i], expected[i], batch->results[0]);
+    }
+  };
+  run_all();
+  std::vector<std::thread> callers;
+  for (int i = 0; i < executor().slots(); ++i) {
+    callers.emplace_back(run_all);
+  }
+  for (std::thread& caller : callers) {
+    caller.join();
+  }
+  expected.clear();
+  EXPECT_EQ(under_test_.staging().used_bytes, 0);
+}
+
 /// `count` jobs that may be merged: equal parameters, other rows.
 std::vector<ProblemInputs> MergeableJobs(const NormProblem& base, int count) {
   std::mt19937 random(7);

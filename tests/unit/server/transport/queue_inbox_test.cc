@@ -3,11 +3,16 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <deque>
 #include <future>
+#include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "grpcpp/completion_queue.h"
+#include "server/transport/queue_poller.h"
 
 namespace norm::server {
 namespace {
@@ -25,15 +30,12 @@ class PolledQueue {
  private:
   grpc::CompletionQueue queue_;
   QueueInbox inbox_{queue_};
-  std::thread thread_{[this] {
-    void* tag = nullptr;
-    bool ok = false;
-    while (queue_.Next(&tag, &ok)) static_cast<CompletionEvent*>(tag)->Complete(ok);
-  }};
+  std::thread thread_{[this] { PollQueue(queue_, inbox_); }};
 };
 
 /// Notes where and in which order it was completed.
 struct NotingEvent final : CompletionEvent {
+  uint64_t flow() override { return 0; }
   void Complete(bool ok) override {
     EXPECT_TRUE(ok);
     thread = std::this_thread::get_id();
@@ -80,6 +82,7 @@ TEST(QueueInboxTest, EveryEventIsCompletedOnceOnTheQueuesThreadAndInOrder) {
 
 TEST(QueueInboxTest, AnEventMayPostAnother) {
   struct Chain final : CompletionEvent {
+    uint64_t flow() override { return 0; }
     void Complete(bool) override {
       if (--left > 0) {
         inbox->Post(this);
@@ -98,6 +101,77 @@ TEST(QueueInboxTest, AnEventMayPostAnother) {
   polled.inbox().Post(&chain);
   ASSERT_EQ(done.wait_for(std::chrono::seconds(30)), std::future_status::ready);
   EXPECT_EQ(chain.left, 0);
+}
+
+/// Notes its name, after it has waited for `before`.
+struct NamedEvent final : CompletionEvent {
+  NamedEvent(uint64_t whose, std::string text, std::vector<std::string>* names)
+      : owner(whose), name(std::move(text)), order(names) {}
+  uint64_t flow() override { return owner; }
+  void Complete(bool) override {
+    if (begun != nullptr) begun->set_value();
+    if (before.valid()) before.wait();
+    order->push_back(name);
+    if (last != nullptr) last->set_value();
+  }
+  const uint64_t owner;
+  const std::string name;
+  std::vector<std::string>* const order;
+  std::promise<void>* begun = nullptr;
+  std::shared_future<void> before;
+  std::promise<void>* last = nullptr;
+};
+
+TEST(EventTurnsTest, FlowsTakeTurnsAndEachKeepsItsOrder) {
+  std::vector<std::string> order;
+  std::deque<NamedEvent> events;
+  EventTurns turns;
+  const auto add = [&](uint64_t flow, const std::string& name) {
+    turns.Add(&events.emplace_back(flow, name, &order), true);
+  };
+  add(1, "a1");
+  add(1, "a2");
+  add(1, "a3");
+  add(2, "b1");
+  turns.CompleteNext();
+  add(3, "c1");
+  add(2, "b2");
+  while (!turns.empty()) turns.CompleteNext();
+  EXPECT_EQ(order, (std::vector<std::string>{"a1", "b1", "a2", "c1", "b2", "a3"}));
+}
+
+TEST(QueueInboxTest, WhatWaitsForTheThreadIsTakenInTurnsOfFlows) {
+  std::vector<std::string> order;
+  std::promise<void> begun;
+  std::promise<void> go;
+  std::promise<void> last;
+  NamedEvent first(1, "first", &order);
+  first.begun = &begun;
+  first.before = go.get_future().share();
+  std::deque<NamedEvent> flood;
+  for (int i = 0; i < 3; ++i) flood.emplace_back(1, absl::StrCat("flood", i), &order);
+  flood.back().last = &last;
+  NamedEvent other(2, "other", &order);
+  PolledQueue polled;
+  polled.inbox().Post(&first);
+  begun.get_future().wait();
+  for (NamedEvent& event : flood) polled.inbox().Post(&event);
+  polled.inbox().Post(&other);
+  go.set_value();
+  last.get_future().wait();
+  EXPECT_EQ(order, (std::vector<std::string>{"first", "flood0", "other", "flood1", "flood2"}));
+}
+
+TEST(QueueInboxTest, AThreadThatSleepsIsWokenEachTime) {
+  std::vector<std::string> order;
+  PolledQueue polled;
+  for (int i = 0; i < 200; ++i) {
+    std::promise<void> done;
+    NamedEvent event(1, "x", &order);
+    event.last = &done;
+    polled.inbox().Post(&event);
+    ASSERT_EQ(done.get_future().wait_for(std::chrono::seconds(30)), std::future_status::ready);
+  }
 }
 
 }  // namespace

@@ -1,8 +1,10 @@
 // The client of normd: typed calls with deadlines, retries and results where they were received.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -15,8 +17,12 @@
 
 namespace norm::client {
 
-/// Connections to one server.
+/// Connections to one server, or to several that answer alike (replicas).
 ///
+/// Replicas:   calls, and the streams that are opened, take those in turn that are connected and say
+///             SERVING; a try after one that failed goes to the next. A stream stays with its
+///             replica. What asks about a server (GetServerInfo, GetStatistics, CheckHealth) asks
+///             the next one.
 /// Deadlines:  every call takes a timeout, positive and finite; it covers all tries and waits.
 /// Errors:     the server's code and message. Details (google.rpc.BadRequest, RetryInfo) are
 ///             payloads of the status under their type URL. INVALID_ARGUMENT without a round trip
@@ -28,8 +34,9 @@ namespace norm::client {
 /// Ownership:  streams opened by a client may outlive it.
 class Client {
  public:
-  /// `address` is host:port ("[::1]:8470" for IPv6), or a gRPC target ("unix:/run/normd.sock",
-  /// "dns:///name:8470"). Does not wait for the server: the first call connects. Errors: as
+  /// `address` is host:port ("[::1]:8470" for IPv6), or a gRPC target ("unix:/run/normd.sock").
+  /// Replicas are several of these joined by commas, or "dns:///name:8470" for every address that
+  /// DNS has for a name. Does not wait for a server: the first call connects. Errors: as
   /// CheckAddress, and INVALID_ARGUMENT for options out of range, for certificates, keys and tokens
   /// that cannot be used, and for a token that would travel unencrypted to another machine.
   static absl::StatusOr<std::unique_ptr<Client>> Create(const std::string& address,
@@ -76,10 +83,21 @@ class Client {
   std::unique_ptr<Impl> impl_;
 };
 
+/// Runs `attempt` as the calls above are run: again while it ends in UNAVAILABLE and the policy, the
+/// server's pushback and `timeout` (positive and finite) allow another try; returns the last status.
+/// For requests of a NormalizeStream, which are tried once. `left` is what is left of `timeout`.
+/// Errors: those of `attempt`, INVALID_ARGUMENT for a policy or a timeout out of range.
+absl::Status CallWithRetries(const RetryPolicy& policy, absl::Duration timeout,
+                             const std::function<absl::Status(absl::Duration left)>& attempt);
+
 /// Errors: INVALID_ARGUMENT naming the address and the rule it breaks: a host, a port in
 /// [1, 65535], no spaces; targets of gRPC are dns:, ipv4:, ipv6:, unix:, unix-abstract:, vsock: and
 /// xds:.
 absl::Status CheckAddress(const std::string& address);
+
+/// The servers of an address that CheckAddress accepts: those of a list one by one, otherwise the
+/// address itself.
+std::vector<std::string> Replicas(const std::string& address);
 
 /// Whether a failed call never got an answer from a server: no connection, or one that broke.
 bool IsServerUnreachable(const absl::Status& status);

@@ -63,13 +63,14 @@ struct ClientOptions {
   std::string token_file;
   RetryPolicy retry;
   ChunkOptions chunks;  // of calls; streams have their own
-  // TCP connections; calls take them in turn. One connection carries about 1.5 GB/s each way.
+  // TCP connections to each server; calls take them in turn. One connection carries about 1.5 GB/s
+  // each way.
   int connections = 1;
   // Largest reply taken. The default is the largest message of the protocol, so that the server's
   // limit is the one that counts.
   int64_t max_receive_bytes = INT32_MAX;
   // Pings on an idle connection with calls in flight, so that a vanished server is noticed. The
-  // server must allow the rate.
+  // server must allow the rate. Absent: 20 s with replicas, none with one server.
   std::optional<absl::Duration> keepalive_interval;
 };
 

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "norm/kernels/dtype.h"
 
 namespace norm::client {
@@ -48,6 +49,8 @@ struct ServerInfo {
   std::vector<Capability> capabilities;
   double uptime_seconds = 0;
   bool draining = false;
+  absl::Time
+      time;  // of the server's clock when it answered; absl::UnixEpoch() where it does not say
 };
 
 /// The time that requests spent in one stage, added up.

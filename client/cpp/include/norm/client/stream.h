@@ -34,7 +34,8 @@ struct StreamOptions {
 ///             has ended UNAVAILABLE too, but UNAUTHENTICATED or PERMISSION_DENIED where the server
 ///             does not let the caller in),
 ///             CANCELLED when it is destroyed.
-/// Retries:    none; a request that failed with UNAVAILABLE is submitted again by the caller.
+/// Retries:    none; a request that failed with UNAVAILABLE is submitted again by the caller, on a
+///             stream that is opened anew where status() is not OK (CallWithRetries does the waiting).
 /// Threads:    every method may be called from several threads at once. Callbacks run one at a time
 ///             on a thread of the stream (one, and two more once tensors travel in rows); they may
 ///             submit, and must not call Finish or destroy the stream.
