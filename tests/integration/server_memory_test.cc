@@ -17,9 +17,10 @@ TEST(ServerMemoryTest, ReadsWhatTheServerWrites) {
   server::Metrics metrics({"cuda:0", "cuda:1"}, {});
   metrics.SetPinnedPool(0, 3 << 20, 5 << 20);
   metrics.SetPinnedPool(1, 0, 1 << 20);
+  metrics.SetDeviceLimits(1, {.device_pool_bytes = 4 << 20});
   metrics.SetDevicePool(1, 2 << 20, 1 << 19);
   metrics.SetQueue(0, 1, 7 << 20);
-  metrics.SetInFlightLimit(64 << 20);
+  metrics.SetAdmissionLimits(1, 64 << 20);
   const auto sample =
       ParseMemory(prometheus::TextSerializer().Serialize(metrics.impl()->Collect()));
   ASSERT_TRUE(sample.has_value());

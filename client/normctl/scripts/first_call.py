@@ -40,8 +40,8 @@ def measure(options, folder):
     load = f"--mix {mix} --echo=empty --warm-up 0.5 --duration {options.seconds:g}"
     cases = {}
     for _ in range(options.starts):
-        with bars.serving(normd, folder, "--port_file") as address:
-            run = bars.bench(options.normctl, address, load)
+        with bars.serving(normd, folder, "--port_file") as ports:
+            run = bars.bench(options.normctl, ports["grpc"], load)
         if "error" in run:
             raise RuntimeError(run["error"])
         for case in run["report"]["cases"]:
