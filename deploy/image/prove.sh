@@ -43,16 +43,20 @@ import() {
 if ! "${buildah[@]}" inspect --type image "docker.io/library/$debian_image" >/dev/null 2>&1; then
   echo "prove.sh: making the stand-in for $debian_image"
   tree=$folder/debian
-  debootstrap --variant=minbase --include=ca-certificates bookworm "$tree" http://deb.debian.org/debian >"$folder/debootstrap.log" 2>&1 ||
+  # Debian from where this machine takes it: lines of a repository's address and a suite.
+  repositories=$(apt-get indextargets --format '$(REPO_URI) $(CODENAME)' 'Identifier: Packages' | sort -u |
+    grep -E ' bookworm(-updates|-security)?$') || skip "apt knows no bookworm here"
+  main_address=$(awk '$2 == "bookworm" { print $1; exit }' <<<"$repositories")
+  debootstrap --variant=minbase --include=ca-certificates bookworm "$tree" "$main_address" >"$folder/debootstrap.log" 2>&1 ||
     { tail -n 5 "$folder/debootstrap.log" >&2; exit 1; }
   ! grep -q " $tree/" /proc/mounts || umount "$tree/proc"
   # What Debian's slim images leave out, and their sources; apt reaches the mirror the way this machine does.
   rm -rf "$tree"/usr/share/{doc,info,lintian,linda,locale,man}/* "$tree"/var/cache/apt/* "$tree"/var/lib/apt/lists/* "$tree"/var/log/*.log
   rm -f "$tree/etc/apt/sources.list"
-  for part in "debian bookworm bookworm-updates" "debian-security bookworm-security"; do
-    printf 'Types: deb\nURIs: http://deb.debian.org/%s\nSuites: %s\nComponents: main\nSigned-By: %s\n\n' \
-      "${part%% *}" "${part#* }" /usr/share/keyrings/debian-archive-keyring.gpg
-  done >"$tree/etc/apt/sources.list.d/debian.sources"
+  while read -r address suite; do
+    printf 'Types: deb\nURIs: %s\nSuites: %s\nComponents: main\nSigned-By: %s\n\n' \
+      "$address" "$suite" /usr/share/keyrings/debian-archive-keyring.gpg
+  done <<<"$repositories" >"$tree/etc/apt/sources.list.d/debian.sources"
   apt-config dump | grep '^Acquire::' | grep -v ' "";$' >"$tree/etc/apt/apt.conf.d/90stand-in" || true
   import "docker.io/library/$debian_image" "$tree"
   rm -rf --one-file-system "$tree"

@@ -226,7 +226,24 @@ TEST_F(AccessTest, AStreamAndRowsCarryTheToken) {
   caller.token = kUnknownToken;
   EXPECT_EQ(CanaryOf(Address(), caller).code(), absl::StatusCode::kUnauthenticated);
   caller.token = kAdminToken;
-  EXPECT_EQ(CanaryOf(Address(), caller).code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_EQ(CanaryOf(Address(), caller),
+            absl::PermissionDeniedError(
+                "authorization: the token does not give access to data services"));
+  // The answer does not depend on whether the stream has ended by the time of the request.
+  auto refused = Client::Create(Address(), caller);
+  ASSERT_TRUE(refused.ok());
+  auto ended = (*refused)->OpenStream();
+  ASSERT_TRUE(Await([&] { return !ended->status().ok(); }));
+  EXPECT_EQ(ended->status().code(), absl::StatusCode::kPermissionDenied);
+  const std::vector<float> x = {1, 2};
+  EXPECT_EQ(ended
+                ->Normalize(client::RmsNormRequest{.x = client::TensorView::Of(
+                                                       absl::MakeConstSpan(x), {1, 2})},
+                            absl::Seconds(30))
+                .get()
+                .status()
+                .code(),
+            absl::StatusCode::kPermissionDenied);
   auto client = Client::Create(Address(), caller);
   ASSERT_TRUE(client.ok());
   EXPECT_TRUE((*client)->GetServerInfo(absl::Seconds(30)).ok());

@@ -56,8 +56,9 @@ grpc::ChannelArguments Arguments(const ClientOptions& options, TargetKind kind, 
     arguments.SetInt(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1);
     if (!keepalive.has_value()) keepalive = kReplicaKeepalive;
   }
-  // Tries are made here (retry.h). With gRPC's own as well, 2 in 100 streams whose server died behind
-  // a proxy were neither answered nor ended by a cancel (gRPC 1.51).
+  // Tries are made here (retry.h). With gRPC's own as well, a stream whose server died behind a
+  // proxy stayed unanswered and outlived its cancel in 2 of about 80 loads with three dying servers,
+  // without them in none of 115 (gRPC 1.51, nginx 1.22); why is not known.
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
   if (keepalive.has_value()) {
     SetMs(&arguments, GRPC_ARG_KEEPALIVE_TIME_MS, *keepalive);

@@ -79,6 +79,10 @@ void NormalizeStream::Impl::Fail(const Callback& done, const absl::Status& statu
 
 absl::Status NormalizeStream::Impl::Refusal() const {
   if (ended_) {
+    // Another stream would be refused just so.
+    if (absl::IsUnauthenticated(final_status_) || absl::IsPermissionDenied(final_status_)) {
+      return final_status_;
+    }
     return absl::UnavailableError(absl::StrCat("the stream has ended: ", final_status_.message()));
   }
   if (half_close_wanted_)

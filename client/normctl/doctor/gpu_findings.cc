@@ -182,9 +182,8 @@ void JudgeVersions(const MachineFacts& facts, std::vector<Finding>* findings) {
                    facts.management.driver_version.empty() ? "of unknown version"
                                                            : facts.management.driver_version,
                    " supports CUDA up to ", CudaVersion(driver));
-  if (built == 0) {
-    findings->push_back({Severity::kOk, "driver", seen, ""});
-  } else if (driver / 1000 < built / 1000) {
+  // Without CUDA built is 0: no driver is too old.
+  if (driver / 1000 < built / 1000) {
     findings->push_back({Severity::kError, "driver",
                          absl::StrCat(seen, ", this build is of CUDA ", CudaVersion(built)),
                          absl::StrCat("update the driver to one of CUDA ", built / 1000,

@@ -30,7 +30,9 @@ struct StreamOptions {
 /// Completion: exactly one per submitted request, whatever happens: the result, the request's own
 /// error (which leaves the
 ///             stream open), DEADLINE_EXCEEDED at the request's deadline even from a silent server,
-///             the stream's error when it breaks (UNAVAILABLE when the server cuts it off),
+///             the stream's error when it breaks (UNAVAILABLE when the server cuts it off; once it
+///             has ended UNAVAILABLE too, but UNAUTHENTICATED or PERMISSION_DENIED where the server
+///             does not let the caller in),
 ///             CANCELLED when it is destroyed.
 /// Retries:    none; a request that failed with UNAVAILABLE is submitted again by the caller, on a
 ///             stream that is opened anew where status() is not OK (CallWithRetries does the waiting).
