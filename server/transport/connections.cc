@@ -4,44 +4,41 @@
 #include <vector>
 
 #include "absl/strings/numbers.h"
-#include "google/protobuf/struct.pb.h"
-#include "google/protobuf/util/json_util.h"
 #include "grpc/grpc.h"
 #include "grpc/support/alloc.h"
+#include "nlohmann/json.hpp"
 
 namespace norm::server {
 namespace {
 
-using google::protobuf::Struct;
+using nlohmann::json;
 
-/// One of gRPC's answers, which it allocates, as a message. Empty when it is none.
-Struct Parse(char* json) {
-  Struct message;
-  if (json == nullptr) return message;
-  (void)google::protobuf::util::JsonStringToMessage(json, &message);
-  gpr_free(json);
-  return message;
+/// One of gRPC's answers, which it allocates. Discarded when it is none.
+json Parse(char* text) {
+  if (text == nullptr) return json(json::value_t::discarded);
+  json answer = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  gpr_free(text);
+  return answer;
 }
 
 /// Walks a list that gRPC gives in pages: `page(start)` from the first id at or after `start`, its
-/// entries under `list`, their ids under `id`, inside `ref` where that is not empty.
+/// entries under `list`, their ids at `id`, which are decimal strings.
 template <typename Page>
-std::vector<intptr_t> Ids(Page page, const char* list, const std::string& ref, const char* id) {
+std::vector<intptr_t> Ids(Page page, const std::string& list, const json::json_pointer& id) {
   std::vector<intptr_t> ids;
   while (true) {
-    const Struct answer = Parse(page(ids.empty() ? 0 : ids.back() + 1));
-    const auto entries = answer.fields().find(list);
-    if (entries == answer.fields().end()) return ids;
+    const json answer = Parse(page(ids.empty() ? 0 : ids.back() + 1));
+    const auto entries = answer.find(list);
+    if (entries == answer.end()) return ids;
     const size_t before = ids.size();
-    for (const auto& entry : entries->second.list_value().values()) {
-      const Struct& fields =
-          ref.empty() ? entry.struct_value() : entry.struct_value().fields().at(ref).struct_value();
+    for (const json& entry : *entries) {
       int64_t number = 0;
-      if (absl::SimpleAtoi(fields.fields().at(id).string_value(), &number)) {
+      if (entry.contains(id) && entry.at(id).is_string() &&
+          absl::SimpleAtoi(entry.at(id).get_ref<const std::string&>(), &number)) {
         ids.push_back(static_cast<intptr_t>(number));
       }
     }
-    if (ids.size() == before || answer.fields().contains("end")) return ids;
+    if (ids.size() == before || answer.contains("end")) return ids;
   }
 }
 
@@ -49,11 +46,13 @@ std::vector<intptr_t> Ids(Page page, const char* list, const std::string& ref, c
 
 int64_t CountConnections() {
   int64_t connections = 0;
-  for (const intptr_t server : Ids(grpc_channelz_get_servers, "server", "ref", "serverId")) {
+  const json::json_pointer server_id("/ref/serverId");
+  const json::json_pointer socket_id("/socketId");
+  for (const intptr_t server : Ids(grpc_channelz_get_servers, "server", server_id)) {
     const auto sockets = [server](intptr_t start) {
       return grpc_channelz_get_server_sockets(server, start, /*max_results=*/0);
     };
-    connections += static_cast<int64_t>(Ids(sockets, "socketRef", "", "socketId").size());
+    connections += static_cast<int64_t>(Ids(sockets, "socketRef", socket_id).size());
   }
   return connections;
 }
