@@ -53,7 +53,8 @@ class CallConnection final : public normctl::LoadConnection {
  public:
   CallConnection(const std::string& server, std::string method, const grpc::ByteBuffer& request,
                  int64_t response_bytes)
-      : channels_(server, client::ClientOptions(), grpc::InsecureChannelCredentials()),
+      : channels_({{server, grpc::InsecureChannelCredentials()}}, client::TargetKind::kOneServer,
+                  client::ClientOptions()),
         method_(std::move(method)),
         request_(request),
         response_bytes_(response_bytes) {}
