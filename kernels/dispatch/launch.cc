@@ -2,9 +2,22 @@
 
 #include <cuda_runtime_api.h>
 
+#include <mutex>
+
 #include "norm/cuda/cuda_status.h"
 
 namespace norm::internal {
+namespace {
+
+/// Held from asking for shared memory to the launch that needs it. CUDA keeps what was asked for with
+/// the kernel, for every thread of the process: one that asked for less in between would have the
+/// launch refused.
+std::mutex& SharedMemoryAsked() {
+  static std::mutex mutex;
+  return mutex;
+}
+
+}  // namespace
 
 Status LaunchKernel(const void* kernel, const LaunchConfig& config, const void* params,
                     StreamHandle stream) {
@@ -13,7 +26,9 @@ Status LaunchKernel(const void* kernel, const LaunchConfig& config, const void* 
   }
   constexpr int64_t kSharedBytesWithoutAsking = 48 << 10;
   constexpr int kPortableClusterBlocks = 8;
+  std::unique_lock asked(SharedMemoryAsked(), std::defer_lock);
   if (config.dynamic_shared_bytes > kSharedBytesWithoutAsking) {
+    asked.lock();
     NORM_RETURN_IF_CUDA_ERROR(cudaFuncSetAttribute(kernel,
                                                    cudaFuncAttributeMaxDynamicSharedMemorySize,
                                                    static_cast<int>(config.dynamic_shared_bytes)));

@@ -158,7 +158,7 @@ TEST_F(NormctlTest, ExitsWith2AndOneLineOnBadUsage) {
                                        "bench --rate 0"s,
                                        "bench --duration 0"s,
                                        "bench --timeout 0s"s,
-                                       "bench --attempts 2"s}) {
+                                       "bench --attempts 0"s}) {
     const Finished run = Normctl(arguments);
     EXPECT_EQ(run.exit_code, 2) << arguments;
     EXPECT_EQ(Lines(run.error), 1u) << arguments << ": " << run.error;
