@@ -17,6 +17,7 @@ COPY --from=cuda /usr/local/cuda-13.0 /usr/local/cuda-13.0
 RUN ln -s cuda-13.0 /usr/local/cuda
 ENV PATH=/usr/local/cuda/bin:$PATH \
     LANG=C.UTF-8 \
+    CCACHE_DIR=/var/cache/ccache \
     CCACHE_BASEDIR=/source \
     CCACHE_NOHASHDIR=1
 WORKDIR /source
@@ -25,7 +26,7 @@ COPY . .
 ARG CUDA_ARCHITECTURES=all
 # The driver belongs to the host. Kernels and the CUDA runtime are inside the programs; what else they load is Debian's.
 # Warnings are errors as in the tests, so that both stages share what the compiler cache holds.
-RUN --mount=type=cache,target=/root/.cache/ccache,id=normd-ccache \
+RUN --mount=type=cache,target=/var/cache/ccache,id=normd-ccache \
     NORM_CUDA_ARCHITECTURES=$CUDA_ARCHITECTURES ./deploy/build.sh build/image -DNORM_BUILD_TESTS=OFF \
       -DNORM_STATIC_CUDA=ON -DNORM_WARNINGS_AS_ERRORS=ON -- normd normctl \
  && cmake --install build/image --component normd --prefix /opt/normd --strip \
@@ -33,7 +34,7 @@ RUN --mount=type=cache,target=/root/.cache/ccache,id=normd-ccache \
  && ./deploy/image/compiled-in.sh >/opt/normd/compiled-in.txt
 
 FROM build AS test
-RUN --mount=type=cache,target=/root/.cache/ccache,id=normd-ccache ./tests/run.sh
+RUN --mount=type=cache,target=/var/cache/ccache,id=normd-ccache ./tests/run.sh
 
 FROM debian:bookworm-slim AS runtime
 SHELL ["/bin/bash", "-euo", "pipefail", "-c"]
