@@ -28,12 +28,21 @@ class WatchedFiles {
   /// Reads for the first time.
   absl::Status Load() { return Replace(Stamps()); }
 
-  /// Reads again when a file has changed since it was read or refused. Errors: those of `read`, once
-  /// for each change; the value stays what it was.
+  /// Reads again when a file has changed since it was read. What is refused is read at every look, since
+  /// the reason may pass: a certificate becomes valid. Errors: those of `read`, once for each change;
+  /// the value stays what it was.
   absl::StatusOr<Look> LookAgain() {
     std::vector<credentials::FileStamp> stamps = Stamps();
-    if (stamps == stamps_) return Look::kSame;
-    if (absl::Status status = Replace(std::move(stamps)); !status.ok()) return status;
+    if (stamps == stamps_) {
+      refused_.clear();
+      return Look::kSame;
+    }
+    const bool told = stamps == refused_;
+    if (absl::Status status = Replace(stamps); !status.ok()) {
+      refused_ = std::move(stamps);
+      if (told) return Look::kSame;
+      return status;
+    }
     return Look::kReplaced;
   }
 
@@ -53,9 +62,10 @@ class WatchedFiles {
   /// `before`: stamps taken before the files are read. One that changes meanwhile differs from them,
   /// and is looked at again.
   absl::Status Replace(std::vector<credentials::FileStamp> before) {
-    stamps_ = std::move(before);
     absl::StatusOr<Value> made = read_();
     if (!made.ok()) return made.status();
+    stamps_ = std::move(before);
+    refused_.clear();
     auto value = std::make_shared<const Value>(*std::move(made));
     const std::lock_guard lock(mutex_);
     value_ = std::move(value);
@@ -64,7 +74,8 @@ class WatchedFiles {
 
   const std::vector<std::string> paths_;
   const std::function<absl::StatusOr<Value>()> read_;
-  std::vector<credentials::FileStamp> stamps_;
+  std::vector<credentials::FileStamp> stamps_;   // of the value
+  std::vector<credentials::FileStamp> refused_;  // of what was refused since
   mutable std::mutex mutex_;
   std::shared_ptr<const Value> value_ ABSL_GUARDED_BY(mutex_);
 };

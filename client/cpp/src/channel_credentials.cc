@@ -18,12 +18,13 @@ namespace {
 
 using credentials::NamedFile;
 
-/// Adds the token to each call. One from a file is read again when the file has changed; a file that
-/// is unusable meanwhile leaves the token that was read before.
+/// Adds the token to each call. One from a file is read again when the file has changed; one that
+/// is unusable meanwhile leaves the token that was read before, and is read again at the next call.
 class TokenPlugin final : public grpc::MetadataCredentialsPlugin {
  public:
-  TokenPlugin(std::string token, const NamedFile& file)
-      : file_(file), stamp_(credentials::StampOf(file.path)), token_(std::move(token)) {}
+  /// `stamp`: taken before the token was read from the file.
+  TokenPlugin(std::string token, const NamedFile& file, const credentials::FileStamp& stamp)
+      : file_(file), stamp_(stamp), token_(std::move(token)) {}
 
   grpc::Status GetMetadata(grpc::string_ref, grpc::string_ref, const grpc::AuthContext&,
                            std::multimap<grpc::string, grpc::string>* metadata) override {
@@ -40,8 +41,8 @@ class TokenPlugin final : public grpc::MetadataCredentialsPlugin {
     if (file_.path.empty()) return token_;
     const credentials::FileStamp now = credentials::StampOf(file_.path);
     if (now == stamp_) return token_;
-    stamp_ = now;
     if (absl::StatusOr<std::string> read = credentials::ReadToken(file_); read.ok()) {
+      stamp_ = now;
       token_ = *std::move(read);
     }
     return token_;
@@ -111,6 +112,7 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> MakeChannelCredentials
     return absl::InvalidArgumentError("token and token_file exclude each other");
   }
   const NamedFile file{"token_file", options.token_file};
+  const credentials::FileStamp stamp = credentials::StampOf(file.path);
   std::string token = options.token;
   if (token.empty()) {
     absl::StatusOr<std::string> read = credentials::ReadToken(file);
@@ -129,8 +131,9 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> MakeChannelCredentials
         grpc::experimental::LocalCredentials(absl::StartsWith(target, "unix") ? UDS : LOCAL_TCP);
   }
   return grpc::CompositeChannelCredentials(
-      channel, grpc::experimental::MetadataCredentialsFromPlugin(
-                   std::make_unique<TokenPlugin>(std::move(token), file), GRPC_SECURITY_NONE));
+      channel,
+      grpc::experimental::MetadataCredentialsFromPlugin(
+          std::make_unique<TokenPlugin>(std::move(token), file, stamp), GRPC_SECURITY_NONE));
 }
 
 }  // namespace norm::client

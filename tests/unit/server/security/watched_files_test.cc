@@ -19,12 +19,14 @@ class WatchedFilesTest : public testing::Test {
     std::string text =
         client::ScratchFolder::Read(folder_ / "a") + client::ScratchFolder::Read(folder_ / "b");
     if (text.find("bad") != std::string::npos) return absl::InvalidArgumentError(text);
+    if (text.find("early") != std::string::npos && early_) return absl::InvalidArgumentError(text);
     if (writes_while_read_ != "") folder_.Write("b", std::exchange(writes_while_read_, ""));
     return text;
   }
 
   const client::ScratchFolder folder_;
   int reads_ = 0;
+  bool early_ = true;
   std::string writes_while_read_;
   WatchedFiles<std::string> files_{{folder_ / "a", folder_ / "b"}, [this] { return Read(); }};
 };
@@ -56,6 +58,19 @@ TEST_F(WatchedFilesTest, ARefusedChangeIsToldOnceAndChangesNothing) {
   folder_.Write("a", "good");
   EXPECT_EQ(files_.LookAgain().value(), Look::kReplaced);
   EXPECT_EQ(*files_.value(), "good");
+}
+
+TEST_F(WatchedFilesTest, WhatWasRefusedIsTakenOnceItsReasonHasPassed) {
+  folder_.Write("a", "1");
+  ASSERT_EQ(files_.Load(), absl::OkStatus());
+  folder_.Write("a", "early");
+  EXPECT_EQ(files_.LookAgain().status().message(), "early");
+  EXPECT_EQ(files_.LookAgain().value(), Look::kSame);
+  EXPECT_EQ(*files_.value(), "1");
+  early_ = false;
+  EXPECT_EQ(files_.LookAgain().value(), Look::kReplaced);
+  EXPECT_EQ(*files_.value(), "early");
+  EXPECT_EQ(files_.LookAgain().value(), Look::kSame);
 }
 
 TEST_F(WatchedFilesTest, AChangeDuringTheReadIsSeenByTheNextLook) {
