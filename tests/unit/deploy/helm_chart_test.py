@@ -160,13 +160,16 @@ class Probes(unittest.TestCase):
 
     def test_behind_tls_normctl_asks_from_inside(self):
         container = container_of(render(MUTUAL_TLS))
-        for probe, service in self.PROBES.items():
+        self.assertEqual(container["livenessProbe"]["tcpSocket"], {"port": 8470})
+        for probe in ("startupProbe", "readinessProbe"):
             self.assertNotIn("grpc", container[probe])
             self.assertEqual(container[probe]["exec"]["command"],
-                             ["normctl", "health", "--server", "127.0.0.1:8470", "--service", service, "--attempts", "1", "--timeout", "5s"])
+                             ["normctl", "health", "--server", "127.0.0.1:8470", "--service", "", "--attempts", "1", "--timeout", "5s"])
         self.assertEqual({entry["name"]: entry["value"] for entry in container["env"]}, {
             "NORMD_TLS_CA": "/etc/normd/probe/ca.crt", "NORMD_TLS_NAME": "normd.example",
             "NORMD_TLS_CERT": "/etc/normd/probe/tls.crt", "NORMD_TLS_KEY": "/etc/normd/probe/tls.key"})
+        unnamed = container_of(render({"insecure": False, "tls": {"secretName": "a", "probe": {"caSecretName": "b"}}}))
+        self.assertIn({"name": "NORMD_TLS_NAME", "value": "demo-normd.serving.svc"}, unnamed["env"])
 
 
 class Security(unittest.TestCase):
@@ -212,6 +215,9 @@ class Security(unittest.TestCase):
     def test_normd_knows_every_flag(self):
         for values in ({}, EVERYTHING, MUTUAL_TLS, CPU):
             self.assertIsNone(deploy_case.refusal_of_flags(container_of(render(values))["args"]))
+        numbers = container_of(render({"flags": {"max_in_flight_bytes": 17179869184, "max_queue_requests": 1000000}}))
+        self.assertEqual((flag(numbers, "max_in_flight_bytes"), flag(numbers, "max_queue_requests")), ("17179869184", "1000000"))
+        self.assertIsNone(deploy_case.refusal_of_flags(numbers["args"]))
         self.assertIn("there is no such flag", deploy_case.refusal_of_flags(container_of(render({"flags": {"slot": 1}}))["args"]))
 
 
@@ -316,7 +322,7 @@ class Values(unittest.TestCase):
 
     def test_values_out_of_range_or_of_another_type(self):
         for values in ({"replicaCount": -1}, {"replicaCount": "two"}, {"ports": {"grpc": 80}}, {"ports": {"grpc": 65536}},
-                       {"device": "gpu"}, {"gpu": {"count": 0.5}}, {"flags": {"listen": "0.0.0.0:1"}}, {"flags": {"slots": [1]}},
+                       {"device": "gpu"}, {"gpu": {"count": 0.5}}, {"flags": {"listen": "0.0.0.0:1"}}, {"flags": {"slots": [1]}}, {"flags": {"slots": 1.5}}, {"flags": {"processes": 0}},
                        {"flags": {"max-queue-delay": "1ms"}}, {"drain": {"timeoutSeconds": 0}}, {"drain": {"marginSeconds": 0}},
                        {"strategy": {"maxSurge": "half"}}, {"autoscaling": {"queueWait": "5 ms"}}, {"tls": {"secretName": "A b"}},
                        {"serviceMonitor": {"interval": "15"}}, {"image": {"repository": ""}}):

@@ -35,7 +35,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 
 {{- /* One probe: dict "root" . "probe" the settings "service" a name of grpc.health.v1. */ -}}
 {{- define "normd.probe" -}}
-{{- if .root.Values.tls.secretName }}
+{{- if and .root.Values.tls.secretName (eq .service "liveness") }}
+{{- /* No credentials: a restart cures no certificate, least of all the probe's own. */}}
+tcpSocket:
+  port: {{ .root.Values.ports.grpc }}
+{{- else if .root.Values.tls.secretName }}
 exec:
   command: ["normctl", "health", "--server", "127.0.0.1:{{ .root.Values.ports.grpc }}", "--service", {{ .service | quote }}, "--attempts", "1", "--timeout", "{{ .probe.timeoutSeconds }}s"]
 {{- else }}
