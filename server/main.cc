@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -22,6 +23,7 @@
 #include "server/observability/logging.h"
 #include "server/observability/metrics.h"
 #include "server/observability/metrics_endpoint.h"
+#include "server/observability/span_log.h"
 #include "server/process_group/process_group.h"
 #include "server/scheduler/batching_scheduler.h"
 #include "server/transport/grpc_log.h"
@@ -123,6 +125,16 @@ int Serve(ShutdownSignals& signals, const DeviceRegistry& registry, GrpcServer& 
   }
 }
 
+/// Null where none is asked for.
+absl::StatusOr<std::unique_ptr<SpanLog>> OpenSpanLog(SpanLogOptions options, Metrics& metrics,
+                                                     const Logger& log) {
+  if (options.path.empty()) return nullptr;
+  options.version = ThisBuild().version;
+  absl::StatusOr<std::unique_ptr<SpanLog>> spans = SpanLog::Open(options, metrics, log);
+  if (spans.ok()) return spans;
+  return absl::InvalidArgumentError(absl::StrCat("--trace_log: ", spans.status().message()));
+}
+
 int Run(const ServerConfig& config, ShutdownSignals& signals) {
   const Logger log(config.log);
   const GrpcLogLines grpc_log(log);
@@ -136,13 +148,17 @@ int Run(const ServerConfig& config, ShutdownSignals& signals) {
                    .close_reasons = BatchCloseReasonNames(),
                    .build = ThisBuild(),
                    .recording = config.record_metrics});
+  const auto spans = OpenSpanLog(config.spans, metrics, log);
+  if (!spans.ok()) return Fail(kExitFailed, spans.status());
   auto registry = DeviceRegistry::Create(found->devices, config.device_options, metrics);
   if (!registry.ok()) return Fail(kExitFailed, registry.status());
   BatchingScheduler scheduler((*registry)->executors(), config.scheduler, Clock::Real(), metrics);
   auto endpoint = MetricsEndpoint::Start(config.metrics_listen, metrics);
   if (!endpoint.ok()) return Fail(kExitFailed, endpoint.status());
-  auto server = GrpcServer::Start(config.grpc, Describe(config, **registry), scheduler, metrics,
-                                  Clock::Real(), log);
+  GrpcServerOptions grpc = config.grpc;
+  grpc.spans = spans->get();
+  auto server =
+      GrpcServer::Start(grpc, Describe(config, **registry), scheduler, metrics, Clock::Real(), log);
   if (!server.ok()) return Fail(kExitFailed, server.status());
   (*server)->SetHealthy((*registry)->any_healthy());
 

@@ -15,6 +15,12 @@ void Add(Counter& counter, int64_t value) {
 
 }  // namespace
 
+const char* StageName(Stage stage) {
+  constexpr const char* kNames[kStageCount] = {"decode",   "queue",  "copy_in", "kernel",
+                                               "copy_out", "encode", "send"};
+  return kNames[static_cast<size_t>(stage)];
+}
+
 Metrics::Impl::Impl(MetricsOptions options_in)
     : options(std::move(options_in)),
       start_time_seconds(absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch())) {
@@ -174,6 +180,11 @@ void Metrics::SetUnsent(int64_t bytes) {
 
 void Metrics::RecordWriteTimeout() {
   impl_->write_timeouts.fetch_add(1, std::memory_order_relaxed);
+}
+
+void Metrics::RecordSpans(int64_t written, int64_t dropped) {
+  Add(impl_->spans_written, written);
+  Add(impl_->spans_dropped, dropped);
 }
 
 void Metrics::AddStreams(int64_t delta) {

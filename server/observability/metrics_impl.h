@@ -201,6 +201,8 @@ class Metrics::Impl : public prometheus::Collectable {
   Gauge streams{0};
   Gauge unsent_bytes{0};
   Counter write_timeouts{0};
+  Counter spans_written{0};
+  Counter spans_dropped{0};
   Gauge ready{0};
   Gauge draining{0};
 
