@@ -25,9 +25,6 @@ constexpr absl::Duration kLastWrites = absl::Seconds(2);
 /// Of one write.
 constexpr size_t kBlockBytes = size_t{256} << 10;
 
-/// The bits of a trace id that are random by the Recommendation's level 2, and by which OpenTelemetry samples.
-constexpr uint64_t kRandomBits = (uint64_t{1} << 56) - 1;
-
 uint64_t Threshold(double sample_ratio) {
   return static_cast<uint64_t>(std::llround((1.0 - sample_ratio) * std::ldexp(1.0, 56)));
 }

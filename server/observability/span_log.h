@@ -2,6 +2,7 @@
 #pragma once
 
 #include <condition_variable>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -44,6 +45,8 @@ class SpanLog {
   SpanLog(const SpanLog&) = delete;
   SpanLog& operator=(const SpanLog&) = delete;
 
+  /// Whether a call without a parent may leave spans.
+  bool begins_traces() const { return threshold_ <= kRandomBits; }
   /// Whether a call leaves spans: as its caller has decided, which the sampled flag tells; of traces
   /// that begin with it, `sample_ratio`, by their ids.
   bool Samples(const std::optional<tracing::TraceContext>& parent,
@@ -53,13 +56,16 @@ class SpanLog {
 
  private:
   using Records = std::vector<std::unique_ptr<SpanRecord>>;
+  /// Those bits of a trace id that are random by the Recommendation's level 2, and that OpenTelemetry
+  /// samples by.
+  static constexpr uint64_t kRandomBits = (uint64_t{1} << 56) - 1;
 
   SpanLog(const SpanLogOptions& options, AppendedFile file, Metrics& metrics, const Logger& log);
   void Run() ABSL_LOCKS_EXCLUDED(mutex_);
   void Write(const Records& records);
   bool MayWait() const ABSL_LOCKS_EXCLUDED(mutex_);
 
-  const uint64_t threshold_;  // of the last 56 bits of a trace id that is sampled
+  const uint64_t threshold_;  // least kRandomBits of a trace id that is sampled
   const std::string line_begin_;
   AppendedFile file_;  // of the thread
   std::string lines_;  // of the thread

@@ -87,6 +87,7 @@ class TracingTest : public testing::Test {
   void StartWithoutSpans() {
     InProcessServerOptions options;
     options.grpc.spans = spans_.get();
+    options.grpc.security = security_;
     options.grpc.drain_timeout = absl::Minutes(1);
     options.log = {server::LogLevel::kInfo, server::LogFormat::kJson};
     testing::internal::CaptureStderr();
@@ -116,7 +117,10 @@ class TracingTest : public testing::Test {
     for (const absl::string_view line : absl::StrSplit(log, '\n', absl::SkipEmpty())) {
       nlohmann::json parsed = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
       EXPECT_FALSE(parsed.is_discarded()) << line;
-      if (parsed.value("message", "") == "call failed") failures_.push_back(std::move(parsed));
+      const std::string message = parsed.value("message", "");
+      if (message == "call failed" || message == "call refused") {
+        failures_.push_back(std::move(parsed));
+      }
     }
     log_text_ = log;
     return SpanFile(path_);
@@ -135,6 +139,7 @@ class TracingTest : public testing::Test {
   const std::string path_ = folder_ / "spans.jsonl";
   server::Metrics metrics_{{"cpu"}, {}};
   const server::Logger log_{{server::LogLevel::kError, server::LogFormat::kText}};
+  server::SecurityOptions security_;  // of the server that Start makes
   std::unique_ptr<server::SpanLog> spans_;
   std::unique_ptr<GatedServer> server_;
   std::vector<nlohmann::json> failures_;  // after End

@@ -310,6 +310,34 @@ TEST_F(TracingTest, RequestIdsComeBackWhereTheyWereSentAndFromFailures) {
   (void)End();
 }
 
+TEST_F(TracingTest, ARefusedCallerIsNamedWithoutItsToken) {
+  security_.data_tokens = folder_.Write("tokens", "token-that-is-known\n");
+  Start();
+  const Answer refused = Call({{"traceparent", Traceparent(8)},
+                               {"x-request-id", "refused-1"},
+                               {"authorization", "Bearer token-of-nobody"}});
+  EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::UNAUTHENTICATED);
+  EXPECT_EQ(refused.request_ids, 0);  // gRPC 1.51 answers, without metadata
+  EXPECT_TRUE(
+      Call({{"traceparent", Traceparent(9)}, {"authorization", "Bearer token-that-is-known"}})
+          .status.ok());
+  const SpanFile file = End();
+  const Span span = Only(file, kNormalize, TraceId(8));
+  EXPECT_EQ(span.parent_id, "00000000000000b8");
+  EXPECT_EQ(span.status, 2);
+  EXPECT_EQ(span.attribute("error.type"), "UNAUTHENTICATED");
+  EXPECT_EQ(span.attribute("normd.request_id"), "refused-1");
+  EXPECT_EQ(Only(file, kNormalize, TraceId(9)).status, 0);
+  ASSERT_THAT(failures_, SizeIs(1));
+  EXPECT_EQ(failures_[0]["message"], "call refused");
+  EXPECT_EQ(failures_[0]["method"], kNormalize);
+  EXPECT_EQ(failures_[0]["request_id"], "refused-1");
+  EXPECT_EQ(failures_[0]["trace_id"], TraceId(8));
+  EXPECT_EQ(failures_[0]["span_id"], span.id);
+  EXPECT_THAT(log_text_, Not(HasSubstr("token-")));
+  EXPECT_THAT(file.text(), Not(HasSubstr("token-")));
+}
+
 TEST_F(TracingTest, LogLinesOfACallHaveItsIds) {
   Start();
   EXPECT_EQ(Call({{"traceparent", Traceparent(7)},

@@ -11,8 +11,8 @@ namespace {
 
 absl::string_view View(const grpc::string_ref& text) { return {text.data(), text.size()}; }
 
-bool SentRequestId(const grpc::ServerContext& call) {
-  return call.client_metadata().count(tracing::kRequestId) > 0;
+bool Sent(const char* key, const grpc::ServerContext& call) {
+  return call.client_metadata().count(key) > 0;
 }
 
 IdentityHeaders HeadersOf(const grpc::ServerContext& call) {
@@ -28,9 +28,13 @@ const CallIdentity& CallTrace::Identity() {
   return *identity_;
 }
 
+void CallTrace::Sample() {
+  if (context_.spans->begins_traces() || Sent(tracing::kTraceparent, call_)) (void)Identity();
+}
+
 void CallTrace::Answer(bool ok) {
   const bool sampled = identity_.has_value() && identity_->sampled;
-  if (ok && !sampled && !SentRequestId(call_)) return;
+  if (ok && !sampled && !Sent(tracing::kRequestId, call_)) return;
   call_.AddTrailingMetadata(tracing::kRequestId, Identity().request_id);
 }
 
@@ -81,7 +85,7 @@ void CallTrace::LogFailure(const absl::Status& status, std::optional<uint64_t> s
 }
 
 void AnswerGivenRequestId(grpc::ServerContext& call) {
-  if (!SentRequestId(call)) return;
+  if (!Sent(tracing::kRequestId, call)) return;
   const CallIdentity identity = Identify(HeadersOf(call), nullptr);
   if (identity.request_id_given) call.AddTrailingMetadata(tracing::kRequestId, identity.request_id);
 }

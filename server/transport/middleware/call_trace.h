@@ -26,7 +26,7 @@ class CallTrace {
 
   /// When the call has come, before anything else.
   void Begin() {
-    if (context_.spans != nullptr) (void)Identity();
+    if (context_.spans != nullptr) Sample();
   }
 
   const CallIdentity& Identity();
@@ -47,6 +47,7 @@ class CallTrace {
   void LogFailure(const absl::Status& status, std::optional<uint64_t> stream_request);
 
  private:
+  void Sample();
   std::unique_ptr<SpanRecord> NewSpan(absl::Time start) const;
 
   const ServingContext& context_;

@@ -56,11 +56,11 @@ struct TlsOptions {
 /// What logs and traces know a call by. A member that is empty, or that CheckIdentity refuses, is not
 /// sent.
 struct CallIdentity {
-  std::string
-      traceparent;  // W3C trace context of the span that calls; a call's spans are its children
-  std::string tracestate;  // that comes with it
-  std::string
-      request_id;  // 1 to 128 visible ASCII characters; the server makes one where none is sent
+  // W3C trace context of the span that calls: a call's spans are its children; and what comes with it.
+  std::string traceparent;
+  std::string tracestate;
+  // 1 to 128 visible ASCII characters. The server makes one for calls that fail without any.
+  std::string request_id;
 };
 
 /// Options of a Client.
