@@ -1,6 +1,9 @@
 // A poisoned context stays poisoned until the process ends: one case, an executable of its own.
 #include <gtest/gtest.h>
 
+#include <future>
+#include <thread>
+
 #include "server/device/cuda_batch_executor.h"
 #include "server/scheduler/batching_scheduler.h"
 #include "tests/unit/server/device/oracle_check.h"
@@ -52,6 +55,16 @@ TEST(CudaDeviceLossTest, TheFirstFailureIsInternalAndLaterOnesUnavailable) {
     });
     EXPECT_EQ(outcome->Await().status.code(), absl::StatusCode::kUnavailable);
   }
+
+  // Nor does the thread that calls Run see to what a failure leaves.
+  std::promise<std::thread::id> end;
+  auto batch = std::make_unique<Batch>();
+  batch->jobs.push_back(test::BuilderFor(inputs).Build(nullptr));
+  executor.Run(std::move(batch), [&](std::unique_ptr<Batch> done) {
+    EXPECT_EQ(done->results.at(0).status.code(), absl::StatusCode::kUnavailable);
+    end.set_value(std::this_thread::get_id());
+  });
+  EXPECT_NE(end.get_future().get(), std::this_thread::get_id());
 }
 
 }  // namespace
