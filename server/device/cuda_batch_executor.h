@@ -103,6 +103,8 @@ class CudaBatchExecutor final : public BatchExecutor {
 
   PoolUsage pinned_usage() const { return pinned_.usage(); }
   PoolUsage device_usage() const { return device_.usage(); }
+  /// Batches that wait for what others hold of it.
+  int64_t waiting_for_device_memory() { return device_waitlist_.waiting(); }
   /// Bytes that this host's threads copied from requests; results are not copied.
   int64_t host_copied_bytes() const { return copier_.copied_bytes() - warm_up_copied_bytes_; }
 

@@ -62,11 +62,14 @@ struct End {
 
 class CudaExecutorMemoryTest : public testing::Test {
  protected:
-  /// Batches of any size are staged, and no memory is made beforehand.
+  /// Batches of any size are staged, and launched by the thread that brings them if that can be; no
+  /// memory is made beforehand but what the warm-up takes.
   void Make(int64_t device_budget_bytes) {
     CudaBatchExecutorOptions options;
     options.device_budget_bytes = device_budget_bytes;
     options.prewarm_bytes = 0;
+    options.inline_bytes = int64_t{1} << 30;
+    options.run_bytes = int64_t{1} << 30;
     options.ways.mapped_bytes = 0;
     options.ways.mapped_output_bytes = 0;
     options.pinned_memory = pinned_.Source();
@@ -122,7 +125,7 @@ TEST_F(CudaExecutorMemoryTest, AnAllocationThatThrowsEndsItsBatchAlone) {
 }
 
 TEST_F(CudaExecutorMemoryTest, RunLeavesAllocationsToOtherThreads) {
-  const test::ProblemInputs inputs = test::RandomInputs(test::RmsNormProblem(256, 1024), 1);
+  const test::ProblemInputs inputs = test::RandomInputs(test::RmsNormProblem(2048, 1024), 1);
   for (const Entry entry : {&CudaBatchExecutor::Run, &CudaBatchExecutor::Start}) {
     // Nothing of this size has been leased before.
     Make(int64_t{1} << 30);
@@ -142,7 +145,7 @@ TEST_F(CudaExecutorMemoryTest, RunLeavesAllocationsToOtherThreads) {
 TEST_F(CudaExecutorMemoryTest, WhatFailsEndsOnAThreadOfTheExecutor) {
   Make(int64_t{1} << 30);
   pinned_.Set([](int64_t) { return absl::ResourceExhaustedError("no more"); });
-  const test::ProblemInputs inputs = test::RandomInputs(test::RmsNormProblem(256, 1024), 1);
+  const test::ProblemInputs inputs = test::RandomInputs(test::RmsNormProblem(2048, 1024), 1);
   const End end = Enter(&CudaBatchExecutor::Run, inputs).get();
   EXPECT_EQ(end.result.status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_NE(end.thread, std::this_thread::get_id());
@@ -175,6 +178,7 @@ TEST_F(CudaExecutorMemoryTest, NobodyStandsBehindTheSlowAllocationOfOneThatWaite
   gates[0].entered.get_future().wait();
   // Beside the 9 MiB of the first there is room for its inputs, not for its outputs.
   auto second_end = Enter(&CudaBatchExecutor::Start, second);
+  while (executor_->waiting_for_device_memory() == 0) std::this_thread::yield();
   gates[0].opened.set_value();
   gates[1].entered.get_future().wait();
   EXPECT_EQ(Start(small), absl::StatusCode::kOk);
