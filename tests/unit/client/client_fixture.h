@@ -39,7 +39,7 @@ class ClientTest : public ::testing::Test {
  protected:
   ClientTest() { server_.on_forward = EchoX; }
 
-  std::unique_ptr<Client> Connect(ClientOptions options = {}) {
+  std::unique_ptr<Client> Connect(const ClientOptions& options = {}) {
     return *Client::Create(server_.address(), options);
   }
 

@@ -108,6 +108,7 @@ TEST(JobMemoryShareTest, AtOnceTheyGetNoMoreThanTheirHalf) {
     std::atomic<int> leased{0};
     std::barrier all(kThreads);
     std::vector<std::thread> threads;
+    threads.reserve(kThreads);
     for (int t = 0; t < kThreads; ++t) {
       threads.emplace_back([&] {
         all.arrive_and_wait();

@@ -5,13 +5,11 @@
 #include <atomic>
 #include <future>
 #include <new>
-#include <optional>
 #include <thread>
+#include <vector>
 
 namespace norm::server {
 namespace {
-
-using Hold = MemoryWaitlist::Hold;
 
 /// Memory for one.
 class OnePlace {
@@ -145,9 +143,9 @@ TEST(MemoryWaitlistTest, ManyTakeTurns) {
   MemoryWaitlist list;
   OnePlace place;
   std::atomic<int> inside{0};
-  std::vector<std::thread> threads;
-  for (int t = 0; t < 4; ++t) {
-    threads.emplace_back([&] {
+  std::vector<std::thread> threads(4);
+  for (std::thread& thread : threads) {
+    thread = std::thread([&] {
       for (int i = 0; i < 500; ++i) {
         auto hold = list.Lease([&] { return place.Take(); }, true);
         ASSERT_TRUE(hold.ok()) << hold.status();
