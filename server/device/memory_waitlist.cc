@@ -12,7 +12,7 @@ void MemoryWaitlist::Hold::Reset() {
 
 absl::StatusOr<MemoryWaitlist::Hold> MemoryWaitlist::Lease(absl::FunctionRef<absl::Status()> lease,
                                                            bool may_wait) {
-  if (!may_wait || waiting() == 0) {
+  if (!may_wait || MayTryAtOnce()) {
     // Held while it tries: another may miss what a try that fails had for a moment.
     Hold hold = BeginHolding();
     absl::Status status = lease();
@@ -23,32 +23,58 @@ absl::StatusOr<MemoryWaitlist::Hold> MemoryWaitlist::Lease(absl::FunctionRef<abs
       return status;
     }
   }
-  return WaitAndLease(lease);
-}
-
-absl::StatusOr<MemoryWaitlist::Hold> MemoryWaitlist::WaitAndLease(
-    absl::FunctionRef<absl::Status()> lease) {
-  AddWaiting(1);
-  const absl::Cleanup leave = [this] { AddWaiting(-1); };
-  std::lock_guard turn(turn_);
+  AwaitTurn();
+  const absl::Cleanup end_turn = [this] { EndTurn(); };
   while (true) {
-    // Before it tries: what is given back meanwhile is tried for again.
-    const int64_t seen = releases();
+    const int64_t releases = BeginTry();
     absl::Status status = lease();
     if (status.ok()) {
       return BeginHolding();
     }
-    if (!absl::IsUnavailable(status)) {
+    if (!absl::IsUnavailable(status) || !AwaitRelease(releases)) {
       return status;
-    }
-    std::unique_lock lock(mutex_);
-    if (releases_ == seen && holders_ == 0) {
-      return status;
-    }
-    while (releases_ == seen) {
-      released_.wait(lock);
     }
   }
+}
+
+bool MemoryWaitlist::MayTryAtOnce() {
+  std::lock_guard lock(mutex_);
+  return turn_ == next_turn_ || trying_;
+}
+
+void MemoryWaitlist::AwaitTurn() {
+  std::unique_lock lock(mutex_);
+  const int64_t mine = next_turn_++;
+  while (turn_ != mine) {
+    changed_.wait(lock);
+  }
+}
+
+void MemoryWaitlist::EndTurn() {
+  {
+    std::lock_guard lock(mutex_);
+    ++turn_;
+    trying_ = false;
+  }
+  changed_.notify_all();
+}
+
+int64_t MemoryWaitlist::BeginTry() {
+  std::lock_guard lock(mutex_);
+  trying_ = true;
+  return releases_;
+}
+
+bool MemoryWaitlist::AwaitRelease(int64_t releases) {
+  std::unique_lock lock(mutex_);
+  trying_ = false;
+  if (releases_ == releases && holders_ == 0) {
+    return false;
+  }
+  while (releases_ == releases) {
+    changed_.wait(lock);
+  }
+  return true;
 }
 
 MemoryWaitlist::Hold MemoryWaitlist::BeginHolding() {
@@ -63,22 +89,12 @@ void MemoryWaitlist::EndHolding() {
     --holders_;
     ++releases_;
   }
-  released_.notify_all();
+  changed_.notify_all();
 }
 
 int64_t MemoryWaitlist::waiting() {
   std::lock_guard lock(mutex_);
-  return waiting_;
-}
-
-void MemoryWaitlist::AddWaiting(int64_t count) {
-  std::lock_guard lock(mutex_);
-  waiting_ += count;
-}
-
-int64_t MemoryWaitlist::releases() {
-  std::lock_guard lock(mutex_);
-  return releases_;
+  return next_turn_ - turn_;
 }
 
 }  // namespace norm::server
