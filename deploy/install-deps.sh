@@ -17,7 +17,7 @@ for argument in "$@"; do
   case "$argument" in
     --test)
       test=1
-      packages+=(libgmock-dev libgtest-dev nginx-light prometheus python3 python3-matplotlib python3-venv)
+      packages+=(libgmock-dev libgtest-dev nginx-light prometheus python3 python3-matplotlib python3-venv valgrind)
       ;;
     --image) packages+=(buildah debootstrap iproute2 openssl) ;;
     *)
