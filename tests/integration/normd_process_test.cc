@@ -12,6 +12,7 @@
 #include <future>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -94,6 +95,59 @@ TEST(NormdProcessTest, BadSettingsAreOneLineAndExitTwo) {
     EXPECT_EQ(std::count(output.begin(), output.end(), '\n'), 1) << output;
   }
 }
+
+#ifdef FAKE_CUDA_LIBRARY
+/// In place of this machine's driver: tests/unit/client/doctor/fake_cuda.cc as `driver` says.
+class FakeDriver {
+ public:
+  explicit FakeDriver(const std::string& driver, const char* visible = nullptr) {
+    std::string folder = testing::TempDir() + "/driver_XXXXXX";
+    EXPECT_NE(mkdtemp(folder.data()), nullptr);
+    EXPECT_EQ(symlink(FAKE_CUDA_LIBRARY, (folder + "/libcuda.so.1").c_str()), 0);
+    if (const char* const before = std::getenv("LD_LIBRARY_PATH")) path_ = before;
+    setenv("LD_LIBRARY_PATH", (path_.empty() ? folder : folder + ":" + path_).c_str(), 1);
+    setenv("FAKE_CUDA", driver.c_str(), 1);
+    if (visible != nullptr) setenv("CUDA_VISIBLE_DEVICES", visible, 1);
+  }
+  ~FakeDriver() {
+    path_.empty() ? unsetenv("LD_LIBRARY_PATH") : setenv("LD_LIBRARY_PATH", path_.c_str(), 1);
+    unsetenv("FAKE_CUDA");
+    unsetenv("CUDA_VISIBLE_DEVICES");
+  }
+
+ private:
+  std::string path_;
+};
+
+TEST(NormdProcessTest, DriversThatAreOldOrShowNoGpuAreOneLineAndExitOne) {
+  for (const auto& [driver, visible, said] :
+       {std::tuple<const char*, const char*, const char*>{
+            "driver=11040", nullptr, "CUDA driver version is insufficient for CUDA runtime"},
+        {"init=803", nullptr, "unsupported display driver / cuda driver combination"},
+        {"init=100", "", "the CUDA runtime sees no device (CUDA_VISIBLE_DEVICES='')"}}) {
+    const FakeDriver fake(driver, visible);
+    NormdProcess normd({"--device=cuda", "--log_level=error"});
+    EXPECT_EQ(normd.Wait(), 1) << said;
+    const std::string output = normd.output();
+    EXPECT_THAT(output, testing::StartsWith("normd: --device=cuda: no usable CUDA device: "));
+    EXPECT_THAT(output, HasSubstr(said));
+    EXPECT_EQ(std::count(output.begin(), output.end(), '\n'), 1) << output;
+  }
+}
+
+TEST(NormdProcessTest, WithoutAUsableGpuAutoServesWithTheCpuAndSaysWhy) {
+  for (const auto& [driver, said] : {std::pair{"driver=11040", "driver version is insufficient"},
+                                     {"init=100", "sees no device (CUDA_VISIBLE_DEVICES='7')"}}) {
+    const FakeDriver fake(driver, "7");
+    NormdProcess normd({"--device=auto"});
+    ASSERT_TRUE(normd.AwaitReady());
+    EXPECT_THAT(normd.output(), testing::AllOf(HasSubstr(said),
+                                               HasSubstr("no usable GPU: the CPU backend serves")));
+    auto stub = normd.Connect();
+    EXPECT_TRUE(Canary(*stub).ok());
+  }
+}
+#endif
 
 TEST(NormdProcessTest, PortFileReplacesFilesOnly) {
   const std::string fifo = testing::TempDir() + "/normd_port_fifo";
