@@ -1,6 +1,8 @@
 #include "server/observability/metrics.h"
 
 #include <algorithm>
+#include <chrono>
+#include <mutex>
 #include <utility>
 
 #include "absl/time/clock.h"
@@ -21,11 +23,30 @@ Metrics::Impl::Impl(MetricsOptions options_in)
   for (size_t i = 0; i < options.device_names.size(); ++i) {
     devices.push_back(std::make_unique<DeviceMetrics>());
   }
+  const std::lock_guard lock(readers_mutex);
+  gpus.resize(devices.size());
 }
 
 size_t Metrics::Impl::CodeIndex(absl::StatusCode code) {
   const auto found = std::find(kCountedCodes.begin(), kCountedCodes.end(), code);
   return static_cast<size_t>(found - kCountedCodes.begin());
+}
+
+std::vector<GpuPoller*> Metrics::Impl::Gpus() const {
+  const std::lock_guard lock(readers_mutex);
+  std::vector<GpuPoller*> pointers;
+  for (const auto& gpu : gpus) pointers.push_back(gpu.get());
+  return pointers;
+}
+
+std::optional<int64_t> Metrics::Impl::Connections() const {
+  std::function<int64_t()> read;
+  {
+    const std::lock_guard lock(readers_mutex);
+    read = read_connections;
+  }
+  if (!read) return std::nullopt;
+  return read();
 }
 
 size_t ThreadNumber() {
@@ -133,13 +154,27 @@ void Metrics::SetDeviceLimits(int device_index, const DeviceLimits& limits) {
   device.pool_limit.store(limits.device_pool_bytes);
 }
 
-void Metrics::SetGpuReader(std::string uuid, std::function<GpuReading()> read) {
-  const absl::MutexLock lock(&impl_->readers_mutex);
-  impl_->gpu_sources.push_back({std::move(uuid), std::move(read)});
+void Metrics::SetGpuReader(int device_index, std::string uuid, std::function<GpuReading()> read) {
+  const std::lock_guard lock(impl_->readers_mutex);
+  impl_->gpus.at(static_cast<size_t>(device_index)) =
+      std::make_unique<GpuPoller>(std::move(uuid), std::move(read), impl_->options.gpu_interval);
+}
+
+std::vector<std::string> Metrics::StopGpuReaders(absl::Duration patience) {
+  const auto end = std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(patience);
+  const std::vector<GpuPoller*> gpus = impl_->Gpus();
+  for (GpuPoller* const gpu : gpus) {
+    if (gpu != nullptr) gpu->Stop();
+  }
+  std::vector<std::string> hanging;
+  for (GpuPoller* const gpu : gpus) {
+    if (gpu != nullptr && !gpu->AwaitStopped(end)) hanging.push_back(gpu->uuid());
+  }
+  return hanging;
 }
 
 void Metrics::SetConnectionsReader(std::function<int64_t()> read) {
-  const absl::MutexLock lock(&impl_->readers_mutex);
+  const std::lock_guard lock(impl_->readers_mutex);
   impl_->read_connections = std::move(read);
 }
 

@@ -82,6 +82,7 @@ struct GpuReading {
   std::optional<double> power_limit_watts;
   std::optional<double> memory_used_bytes;
   std::optional<double> memory_total_bytes;
+  std::optional<double> temperature_celsius;
 };
 
 /// Label values of build_info.
@@ -99,6 +100,8 @@ struct MetricsOptions {
   BuildInfo build;
   /// Without it what calls record is dropped, and only gauges move: to see what recording costs.
   bool recording = true;
+  /// Between two readings of a card.
+  absl::Duration gpu_interval = absl::Seconds(1);
 };
 
 /// Thread-safe. Labels are closed sets: op, direction, dtype, code, device, stage, reason,
@@ -128,9 +131,14 @@ class Metrics {
   void SetDeviceCopyBandwidth(int device_index, double bytes_per_second);
   void SetDeviceLimits(int device_index, const DeviceLimits& limits);
 
-  /// Read on the thread of each scrape, one scrape at a time; may be slow. `uuid`: of the card.
-  void SetGpuReader(std::string uuid, std::function<GpuReading()> read);
-  /// The same for open connections.
+  /// Calls `read` again and again on a thread of its own, from now until StopGpuReaders or the
+  /// destructor; it may be slow or hang: scrapes see the last reading and its age. `uuid`: of the
+  /// card of that device.
+  void SetGpuReader(int device_index, std::string uuid, std::function<GpuReading()> read);
+  /// Ends those threads. The uuids of the cards whose `read` has not returned after `patience`: while
+  /// it does not, destroying this object hangs, and the process can only be ended without that.
+  std::vector<std::string> StopGpuReaders(absl::Duration patience);
+  /// How many connections are open: called by each scrape, several at once; must not block.
   void SetConnectionsReader(std::function<int64_t()> read);
 
   // Gauges, set by their owners.

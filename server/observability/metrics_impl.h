@@ -9,13 +9,14 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
 #include "prometheus/collectable.h"
 #include "prometheus/metric_family.h"
+#include "server/observability/gpu_poller.h"
 #include "server/observability/metrics.h"
 
 namespace norm::server {
@@ -187,6 +188,11 @@ class Metrics::Impl : public prometheus::Collectable {
   }
   static size_t CodeIndex(absl::StatusCode code);
 
+  /// By device, null for those that have no card; they live as long as this object.
+  std::vector<GpuPoller*> Gpus() const ABSL_LOCKS_EXCLUDED(readers_mutex);
+  /// How many are open, as their owner says now; nothing without an owner.
+  std::optional<int64_t> Connections() const ABSL_LOCKS_EXCLUDED(readers_mutex);
+
   const MetricsOptions options;
   const double start_time_seconds;
   Sharded<RequestCounters> calls;
@@ -204,13 +210,11 @@ class Metrics::Impl : public prometheus::Collectable {
   Gauge ready{0};
   Gauge draining{0};
 
-  struct GpuSource {
-    std::string uuid;
-    std::function<GpuReading()> read;
-  };
-  /// Taken by scrapes and by who sets a reader, never while a request is served.
-  mutable absl::Mutex readers_mutex;
-  std::vector<GpuSource> gpu_sources ABSL_GUARDED_BY(readers_mutex);
+  /// Taken by scrapes and by who sets a reader, never while a request is served, nor over a call to
+  /// a reader.
+  mutable std::mutex readers_mutex;
+  /// By device; empty for those that have no card. Never taken away: pointers stay good.
+  std::vector<std::unique_ptr<GpuPoller>> gpus ABSL_GUARDED_BY(readers_mutex);
   std::function<int64_t()> read_connections ABSL_GUARDED_BY(readers_mutex);
 };
 
