@@ -10,7 +10,7 @@ test=
 
 packages=(
   cmake g++ ninja-build
-  libabsl-dev libcli11-dev libgrpc++-dev libhwy-dev libprotobuf-dev libspdlog-dev libssl-dev nlohmann-json3-dev
+  libabsl-dev libcivetweb-dev libcli11-dev libgrpc++-dev libhwy-dev libprotobuf-dev libspdlog-dev libssl-dev nlohmann-json3-dev
   prometheus-cpp-dev protobuf-compiler protobuf-compiler-grpc zlib1g-dev
 )
 for argument in "$@"; do

@@ -87,6 +87,18 @@ ServerDescription Describe(const ServerConfig& config, const DeviceRegistry& reg
   return description;
 }
 
+std::vector<DeviceStatus> Statuses(const DeviceRegistry& registry) {
+  std::vector<DeviceStatus> statuses;
+  for (size_t i = 0; i < registry.devices().size(); ++i) {
+    const DeviceFacts& facts = registry.devices()[i];
+    statuses.push_back({.model = facts.model,
+                        .gpu = facts.kind == DeviceKind::kCuda,
+                        .memory_bytes = facts.memory_bytes,
+                        .healthy = [&registry, i] { return registry.healthy(i); }});
+  }
+  return statuses;
+}
+
 /// Appears in one step: a reader sees nothing or everything.
 absl::Status WritePortFile(const std::string& path, const std::string& grpc_address,
                            const std::vector<std::string>& metrics_addresses) {
@@ -129,7 +141,7 @@ int RunOn(const std::vector<DeviceFacts>& devices, const ServerConfig& config,
   auto registry = DeviceRegistry::Create(devices, config.device_options, metrics);
   if (!registry.ok()) return Fail(kExitFailed, registry.status());
   BatchingScheduler scheduler((*registry)->executors(), config.scheduler, Clock::Real(), metrics);
-  auto endpoint = MetricsEndpoint::Start(config.metrics_listen, metrics);
+  auto endpoint = MetricsEndpoint::Start(config.metrics_listen, metrics, Statuses(**registry));
   if (!endpoint.ok()) return Fail(kExitFailed, endpoint.status());
   auto server = GrpcServer::Start(config.grpc, Describe(config, **registry), scheduler, metrics,
                                   Clock::Real(), log);

@@ -18,8 +18,6 @@ using prometheus::MetricType;
 
 using Labels = std::vector<ClientMetric::Label>;
 
-constexpr const char* kStageNames[kStageCount] = {"decode",   "queue",  "copy_in", "kernel",
-                                                  "copy_out", "encode", "send"};
 constexpr const char* kRejectNames[kRejectReasonCount] = {
     "queue_full", "byte_budget", "too_large",    "draining",        "no_device",        "invalid",
     "displaced",  "deadline",    "unsent_bytes", "unauthenticated", "permission_denied"};
@@ -304,7 +302,7 @@ void CollectGauges(const Metrics::Impl& m, std::vector<MetricFamily>& out) {
         Value(m.in_flight_bytes_limit));
   gauge("normd_unsent_bytes", "Responses that wait for their readers", Value(m.unsent_bytes));
   gauge("normd_streams", "Open NormalizeStream calls", Value(m.streams));
-  gauge("normd_ready", "1 while the server takes requests", Value(m.ready));
+  gauge("normd_ready", "1 while the server takes requests", IsReady(m.serving_state) ? 1 : 0);
   gauge("normd_draining", "1 from the first SIGTERM on", Value(m.draining));
   MetricFamily info = Family("normd_build_info", "Always 1; what was built", MetricType::Gauge);
   AddGauge(info,

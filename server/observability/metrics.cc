@@ -78,6 +78,10 @@ void Metrics::RecordMalformed(Direction direction) {
   Add(impl_->calls.mine().malformed[static_cast<size_t>(direction)], 1);
 }
 
+void Metrics::RecordError(absl::Time now, absl::string_view method, const absl::Status& status) {
+  if (impl_->options.recording) impl_->recent_errors.Add(now, method, status);
+}
+
 void Metrics::RecordStage(Stage stage, absl::Duration time) {
   if (!impl_->options.recording) return;
   impl_->calls.mine().stage_seconds[static_cast<size_t>(stage)].Observe(
@@ -201,7 +205,7 @@ void Metrics::SetDevicePool(int device_index, int64_t used_bytes, int64_t free_b
   device.pool_free.store(free_bytes, std::memory_order_relaxed);
 }
 
-void Metrics::SetReady(bool ready) { impl_->ready.store(ready ? 1 : 0); }
+void Metrics::SetServingState(ServingState state) { impl_->serving_state.store(state); }
 void Metrics::SetDraining(bool draining) { impl_->draining.store(draining ? 1 : 0); }
 void Metrics::SetUnsent(int64_t bytes) {
   impl_->unsent_bytes.store(bytes, std::memory_order_relaxed);
@@ -215,8 +219,10 @@ void Metrics::AddStreams(int64_t delta) {
   impl_->streams.fetch_add(delta, std::memory_order_relaxed);
 }
 
-Metrics::Totals Metrics::totals() const {
-  const Impl& m = *impl_;
+Metrics::Totals Metrics::totals() const { return impl_->totals(); }
+
+Metrics::Totals Metrics::Impl::totals() const {
+  const Impl& m = *this;
   Totals totals;
   for (size_t kind = 0; kind < kKinds; ++kind) {
     for (size_t code = 0; code < kCodeSlots; ++code) {

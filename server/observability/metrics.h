@@ -11,9 +11,11 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "norm/kernels/dtype.h"
 #include "norm/kernels/op_types.h"
+#include "server/observability/serving_state.h"
 
 namespace norm::server {
 
@@ -119,6 +121,9 @@ class Metrics {
   void RecordRequest(Op op, Direction direction, DType dtype, absl::StatusCode code,
                      absl::Duration latency);
   void RecordMalformed(Direction direction);
+  /// What the status page tells of a call that failed at `now`: nothing secret may be in the message.
+  /// Takes a lock.
+  void RecordError(absl::Time now, absl::string_view method, const absl::Status& status);
   void RecordStage(Stage stage, absl::Duration time);
   void RecordExecution(const ExecutionRecord& record);
   void RecordRejected(RejectReason reason);
@@ -146,7 +151,7 @@ class Metrics {
   void SetAdmissionLimits(int64_t requests, int64_t bytes);
   void SetPinnedPool(int device_index, int64_t used_bytes, int64_t free_bytes);
   void SetDevicePool(int device_index, int64_t used_bytes, int64_t free_bytes);
-  void SetReady(bool ready);
+  void SetServingState(ServingState state);
   void SetDraining(bool draining);
   void AddStreams(int64_t delta);
   /// Responses that wait for their readers.

@@ -18,6 +18,7 @@
 #include "prometheus/metric_family.h"
 #include "server/observability/gpu_poller.h"
 #include "server/observability/metrics.h"
+#include "server/observability/recent_errors.h"
 
 namespace norm::server {
 
@@ -32,6 +33,8 @@ inline constexpr std::array<absl::StatusCode, 8> kCountedCodes = {
     absl::StatusCode::kInternal,
     absl::StatusCode::kUnavailable,
 };
+inline constexpr std::array<const char*, kStageCount> kStageNames = {
+    "decode", "queue", "copy_in", "kernel", "copy_out", "encode", "send"};
 inline constexpr size_t kCodeSlots = kCountedCodes.size() + 1;
 inline constexpr size_t kOpDirections = kOpCount * kDirectionCount;
 inline constexpr size_t kKinds = kOpDirections * kDTypeCount;
@@ -193,11 +196,14 @@ class Metrics::Impl : public prometheus::Collectable {
   /// How many are open, as their owner says now; nothing without an owner.
   std::optional<int64_t> Connections() const ABSL_LOCKS_EXCLUDED(readers_mutex);
 
+  Totals totals() const;
+
   const MetricsOptions options;
   const double start_time_seconds;
   Sharded<RequestCounters> calls;
   std::array<Counter, kCudaErrorKindCount> cuda_errors{};
   std::vector<std::unique_ptr<DeviceMetrics>> devices;
+  RecentErrors recent_errors;
 
   Gauge queue_requests{0};
   Gauge queue_requests_limit{0};
@@ -207,7 +213,7 @@ class Metrics::Impl : public prometheus::Collectable {
   Gauge streams{0};
   Gauge unsent_bytes{0};
   Counter write_timeouts{0};
-  Gauge ready{0};
+  std::atomic<ServingState> serving_state{ServingState::kStarting};
   Gauge draining{0};
 
   /// Taken by scrapes and by who sets a reader, never while a request is served, nor over a call to

@@ -266,7 +266,7 @@ TEST(MetricsTest, GaugesFollowTheirOwners) {
   metrics.SetQueue(3, 5, 4096);
   metrics.SetAdmissionLimits(77, 1 << 20);
   metrics.SetPinnedPool(1, 10, 20);
-  metrics.SetReady(true);
+  metrics.SetServingState(ServingState::kServing);
   metrics.AddStreams(2);
   metrics.AddStreams(-1);
   const std::string text = Scrape(metrics);
