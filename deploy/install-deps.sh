@@ -17,7 +17,8 @@ for argument in "$@"; do
   case "$argument" in
     --test)
       test=1
-      packages+=(libgmock-dev libgtest-dev nginx-light prometheus python3 python3-matplotlib python3-venv)
+      packages+=(chromium chromium-driver fonts-dejavu-core libgmock-dev libgtest-dev nginx-light prometheus python3 python3-grpcio
+        python3-matplotlib python3-selenium python3-venv)
       ;;
     --image) packages+=(buildah debootstrap iproute2 openssl) ;;
     *)
