@@ -20,12 +20,14 @@ namespace {
 struct ForwardMethod {
   using Request = norm::v1::NormalizeRequest;
   using Response = norm::v1::NormalizeResponse;
+  static constexpr char kName[] = "Normalize";
   static constexpr auto kArm = &NormalizationAsyncService::RequestNormalize;
 };
 
 struct BackwardMethod {
   using Request = norm::v1::NormalizeBackwardRequest;
   using Response = norm::v1::NormalizeBackwardResponse;
+  static constexpr char kName[] = "NormalizeBackward";
   static constexpr auto kArm = &NormalizationAsyncService::RequestNormalizeBackward;
 };
 
@@ -114,7 +116,7 @@ class UnaryCall final : public Call {
       Fail(absl::InternalError(absl::StrCat("encoding: ", bytes.status().message())));
       return;
     }
-    exchange_->RecordEnd(DirectionOf(request_), absl::StatusCode::kOk);
+    exchange_->RecordEnd(Method::kName, DirectionOf(request_), absl::OkStatus());
     handed_over_ = context_.clock.Now();
     context_.metrics.RecordStage(Stage::kEncode, handed_over_ - start);
     unsent_.StartWrite(static_cast<int64_t>(bytes->Length()));
@@ -122,7 +124,7 @@ class UnaryCall final : public Call {
   }
 
   void Fail(const absl::Status& status) {
-    exchange_->RecordEnd(DirectionOf(request_), status.code());
+    exchange_->RecordEnd(Method::kName, DirectionOf(request_), status);
     if (const auto pushback = Pushback(status); pushback.has_value()) {
       server_context_.AddTrailingMetadata(kPushbackTrailer,
                                           absl::StrCat(absl::ToInt64Milliseconds(*pushback)));

@@ -108,6 +108,7 @@ class StreamCall final : public Call, private StopListener, private ChunkedReque
     // Without an id nobody can be answered, and what else this client sends cannot be trusted.
     context_.metrics.RecordRejected(RejectReason::kInvalid);
     context_.metrics.RecordMalformed(Direction::kForward);
+    context_.metrics.RecordError(context_.clock.Now(), kStreamMethod, status);
     EndReading(Reading::kEnded, status);
     requests_.EndUploads();
   }
