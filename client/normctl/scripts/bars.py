@@ -107,9 +107,9 @@ def serving(command, folder, port_file_flag):
 
 
 @contextlib.contextmanager
-def running(options, address, arguments):
+def running(normctl, address, arguments, cpus=None):
     """`normctl bench` in a process of its own, and its report in the list once it has ended."""
-    command = on_cores(options.client_cpus, [options.normctl, "bench", "--server", address, *arguments.split(), "--json", "-"])
+    command = on_cores(cpus, [normctl, "bench", "--server", address, *arguments.split(), "--json", "-"])
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     ended = []
     try:
@@ -123,20 +123,22 @@ def running(options, address, arguments):
         process.wait()
 
 
-def bench(options, address, arguments):
+def bench(normctl, address, arguments, cpus=None):
     """What `normctl bench` reports; the failed command and its error where it fails."""
-    with running(options, address, arguments) as ended:
+    with running(normctl, address, arguments, cpus) as ended:
         pass
     return ended[0]
 
 
 def bench_beside(options, address, arguments, flood, seconds):
     """The report of a load beside another client that began before it and ends after it, and what it has to itself as `alone`."""
+    client = (options.normctl, address)
     timing = f"--warm-up {options.warm_up:g} --duration {seconds:g}"
-    alone = bench(options, address, f"{arguments} {timing}")
-    with running(options, address, f"{flood} --warm-up 0.1 --duration {2 * options.warm_up + seconds + 0.5:g}") as other:
+    alone = bench(*client, f"{arguments} {timing}", options.client_cpus)
+    longer = f"--warm-up 0.1 --duration {2 * options.warm_up + seconds + 0.5:g}"
+    with running(*client, f"{flood} {longer}", options.client_cpus) as other:
         time.sleep(options.warm_up)
-        run = bench(options, address, f"{arguments} {timing}")
+        run = bench(*client, f"{arguments} {timing}", options.client_cpus)
     for part in (alone, other[0]):
         if "error" in part:
             return part
@@ -250,7 +252,7 @@ def run_all(options, folder):
     def run_one(name, arguments, share, address):
         warm_up = options.warm_up / (options.rounds if "{rounds}" in arguments else 1)
         timing = f"--warm-up {warm_up:g} --duration {options.seconds * share:g}"
-        run = bench(options, address, f"{arguments.format(**parts)} {timing}")
+        run = bench(options.normctl, address, f"{arguments.format(**parts)} {timing}", options.client_cpus)
         print(describe(name, run), flush=True)
         return run
 
@@ -280,7 +282,7 @@ def run_all(options, folder):
             write()
         if options.sweep:
             seconds = f"--warm-up 0.1 --duration {options.seconds / 2:g}"
-            run = bench(options, address, f"{SMALL} --sweep {seconds}")
+            run = bench(options.normctl, address, f"{SMALL} --sweep {seconds}", options.client_cpus)
             if "report" in run:
                 pathlib.Path(options.sweep).write_text(json.dumps(run["report"], indent=1) + "\n")
             print("sweep       ", run.get("error", "written"), flush=True)
