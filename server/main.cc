@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "server/config/command_line.h"
 #include "server/config/server_config.h"
@@ -46,6 +47,12 @@ void KeepFreedMemory() {
   ::mallopt(M_ARENA_MAX, 4);
   ::mallopt(M_TRIM_THRESHOLD, 1 << 30);
   ::mallopt(M_TOP_PAD, 1 << 30);
+}
+
+/// gRPC's mutexes are Abseil's, and those of Debian are built with the search for deadlocks, which
+/// takes one spin lock of the whole process twice for each time that any of them is held.
+void LeaveMutexesUnwatched() {
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
 }
 
 int Fail(int exit_code, const absl::Status& status) {
@@ -218,6 +225,7 @@ int RunProcesses(const ServerConfig& config, ShutdownSignals& signals,
 
 int Main(int argc, char** argv) {
   KeepFreedMemory();
+  LeaveMutexesUnwatched();
   ShutdownSignals signals;
   const std::vector<absl::string_view> arguments(argv + 1, argv + argc);
   const absl::StatusOr<CommandLineAction> action = SetFlags(arguments);
