@@ -54,7 +54,11 @@ void Exchange::AddLaunch(const JobTiming& timing, int64_t first_row, int64_t row
 
 void Exchange::RecordEnd(Direction direction, const absl::Status& status,
                          std::optional<uint64_t> stream_request) {
-  if (!status.ok()) trace_.LogFailure(status, stream_request);
+  const absl::Time now = context_.clock.Now();
+  if (!status.ok()) {
+    context_.metrics.RecordError(now, trace_.name(), status);
+    trace_.LogFailure(status, stream_request);
+  }
   if (span_ != nullptr) {
     span_->status = status;
     span_->direction = direction;
@@ -73,7 +77,7 @@ void Exchange::RecordEnd(Direction direction, const absl::Status& status,
   }
   context_.metrics.RecordTransport(TransportKind::kGrpc, bytes_in_, bytes_out_);
   context_.metrics.RecordRequest(kind_->op, direction, kind_->dtype, status.code(),
-                                 context_.clock.Now() - received_);
+                                 now - received_);
 }
 
 }  // namespace norm::server

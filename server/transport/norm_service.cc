@@ -39,10 +39,7 @@ template <typename Method>
 class UnaryCall final : public Call {
  public:
   /// Known when the call has come.
-  uint64_t flow() {
-    if (!flow_.has_value()) flow_ = FlowOf(server_context_);
-    return *flow_;
-  }
+  uint64_t flow() { return flow_.Of(server_context_); }
 
   static void Arm(NormalizationAsyncService& service, grpc::ServerCompletionQueue& queue,
                   QueueInbox& inbox, const ServingContext& context) {
@@ -158,7 +155,7 @@ class UnaryCall final : public Call {
   QueueInbox& inbox_;
   const ServingContext& context_;
   grpc::ServerContext server_context_;
-  std::optional<uint64_t> flow_;
+  CallFlow flow_;
   CallTrace trace_{context_, server_context_, Method::kName};
   UnsentResponses::OfCall unsent_{context_.unsent, server_context_};
   grpc::ByteBuffer request_bytes_;

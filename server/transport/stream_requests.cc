@@ -105,11 +105,12 @@ void StreamRequests::AcceptHeader(std::shared_ptr<StreamMessage> message, absl::
     const std::lock_guard lock(mutex_);
     if (static_cast<int64_t>(chunked_.size()) >= context_.stream.max_uploads) {
       context_.metrics.RecordRejected(RejectReason::kTooLarge);
-      return EnqueueLocked(
-          ErrorResponse(id, absl::ResourceExhaustedError(absl::StrCat(
-                                "the stream has ", chunked_.size(),
-                                " chunked requests in flight, the limit max_stream_uploads is ",
-                                context_.stream.max_uploads))));
+      const absl::Status status = absl::ResourceExhaustedError(
+          absl::StrCat("the stream has ", chunked_.size(),
+                       " chunked requests in flight, the limit max_stream_uploads is ",
+                       context_.stream.max_uploads));
+      context_.metrics.RecordError(context_.clock.Now(), trace_.name(), status);
+      return EnqueueLocked(ErrorResponse(id, status));
     }
     chunked_.push_back(request);
   }
@@ -190,6 +191,7 @@ void StreamRequests::Complete(WholeRequest& one, const absl::Status& status,
 }
 
 void StreamRequests::Refuse(uint64_t id, const absl::Status& status) {
+  context_.metrics.RecordError(context_.clock.Now(), trace_.name(), status);
   const std::lock_guard lock(mutex_);
   EnqueueLocked(ErrorResponse(id, status));
 }

@@ -24,9 +24,11 @@ absl::Status AccessControl::Check(absl::string_view path, const Caller& caller,
                               : RejectReason::kPermissionDenied);
   const std::optional<int64_t> held_back = failures_.Admit(status.code());
   if (!held_back.has_value() && spans_ == nullptr) return status;
+  const absl::Time now = clock_.Now();
   const CallIdentity identity = Identify(headers, spans_);
   const absl::string_view method = absl::StripPrefix(path, "/");
   if (held_back.has_value()) {
+    metrics_.RecordError(now, path, status);
     failures_.Write("call refused", method, status, identity, std::nullopt, *held_back);
   }
   if (!identity.sampled) return status;
@@ -35,7 +37,7 @@ absl::Status AccessControl::Check(absl::string_view path, const Caller& caller,
   if (identity.parent.has_value()) span->parent_id = identity.parent->span_id;
   span->method = std::string(method.substr(0, kRecordedMethod));
   span->request_id = identity.request_id;
-  span->start = span->end = clock_.Now();
+  span->start = span->end = now;
   span->status = status;
   spans_->Record(std::move(span));
   return status;

@@ -28,6 +28,11 @@ const CallIdentity& CallTrace::Identity() {
   return *identity_;
 }
 
+absl::string_view CallTrace::name() const {
+  const absl::string_view method = method_;
+  return method.substr(method.find('/') + 1);
+}
+
 void CallTrace::Sample() {
   if (context_.spans->begins_traces() || Sent(tracing::kTraceparent, call_)) (void)Identity();
 }

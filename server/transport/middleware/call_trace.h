@@ -30,6 +30,8 @@ class CallTrace {
   }
 
   const CallIdentity& Identity();
+  /// The method without its service.
+  absl::string_view name() const;
 
   /// Adds the request id to what is sent at the end of a unary call: of one that failed or is
   /// sampled, or when the client has sent one.
