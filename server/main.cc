@@ -20,6 +20,7 @@
 #include "server/config/server_config.h"
 #include "server/config/shutdown_signals.h"
 #include "server/device/device_registry.h"
+#include "server/observability/gpu_readers_end.h"
 #include "server/observability/logging.h"
 #include "server/observability/metrics.h"
 #include "server/observability/metrics_endpoint.h"
@@ -93,6 +94,18 @@ ServerDescription Describe(const ServerConfig& config, const DeviceRegistry& reg
   return description;
 }
 
+std::vector<DeviceStatus> Statuses(const DeviceRegistry& registry) {
+  std::vector<DeviceStatus> statuses;
+  for (size_t i = 0; i < registry.devices().size(); ++i) {
+    const DeviceFacts& facts = registry.devices()[i];
+    statuses.push_back({.model = facts.model,
+                        .gpu = facts.kind == DeviceKind::kCuda,
+                        .memory_bytes = facts.memory_bytes,
+                        .healthy = [&registry, i] { return registry.healthy(i); }});
+  }
+  return statuses;
+}
+
 /// Appears in one step: a reader sees nothing or everything.
 absl::Status WritePortFile(const std::string& path, const std::string& grpc_address,
                            const std::vector<std::string>& metrics_addresses) {
@@ -130,23 +143,12 @@ int Serve(ShutdownSignals& signals, const DeviceRegistry& registry, GrpcServer& 
   }
 }
 
-int Run(const ServerConfig& config, ShutdownSignals& signals) {
-  const Logger log(config.log);
-  const GrpcLogLines grpc_log(log);
-  absl::StatusOr<FoundDevices> found = FindDevices(config.device);
-  if (!found.ok()) return Fail(kExitFailed, found.status());
-  for (const std::string& note : found->notes) log.Info("device", {{"note", note}});
-
-  std::vector<std::string> names;
-  for (const DeviceFacts& device : found->devices) names.push_back(device.name);
-  Metrics metrics({.device_names = std::move(names),
-                   .close_reasons = BatchCloseReasonNames(),
-                   .build = ThisBuild(),
-                   .recording = config.record_metrics});
-  auto registry = DeviceRegistry::Create(found->devices, config.device_options, metrics);
+int RunOn(const std::vector<DeviceFacts>& devices, const ServerConfig& config,
+          ShutdownSignals& signals, Metrics& metrics, const Logger& log) {
+  auto registry = DeviceRegistry::Create(devices, config.device_options, metrics);
   if (!registry.ok()) return Fail(kExitFailed, registry.status());
   BatchingScheduler scheduler((*registry)->executors(), config.scheduler, Clock::Real(), metrics);
-  auto endpoint = MetricsEndpoint::Start(config.metrics_listen, metrics);
+  auto endpoint = MetricsEndpoint::Start(config.metrics_listen, metrics, Statuses(**registry));
   if (!endpoint.ok()) return Fail(kExitFailed, endpoint.status());
   auto server = GrpcServer::Start(config.grpc, Describe(config, **registry), scheduler, metrics,
                                   Clock::Real(), log);
@@ -178,6 +180,24 @@ int Run(const ServerConfig& config, ShutdownSignals& signals) {
     return exit_code != 0 ? exit_code : kExitFailed;
   }
   log.Info("drained");
+  return exit_code;
+}
+
+int Run(const ServerConfig& config, ShutdownSignals& signals) {
+  const Logger log(config.log);
+  const GrpcLogLines grpc_log(log);
+  const absl::StatusOr<FoundDevices> found = FindDevices(config.device);
+  if (!found.ok()) return Fail(kExitFailed, found.status());
+  for (const std::string& note : found->notes) log.Info("device", {{"note", note}});
+
+  std::vector<std::string> names;
+  for (const DeviceFacts& device : found->devices) names.push_back(device.name);
+  Metrics metrics({.device_names = std::move(names),
+                   .close_reasons = BatchCloseReasonNames(),
+                   .build = ThisBuild(),
+                   .recording = config.record_metrics});
+  const int exit_code = RunOn(found->devices, config, signals, metrics, log);
+  EndGpuReaders(metrics, log, exit_code);
   return exit_code;
 }
 
