@@ -45,7 +45,7 @@ constexpr absl::Duration kHealthInterval = absl::Milliseconds(250);
 /// machine, 16 cores). The padding keeps glibc from unmapping parts of a heap, and is address space
 /// alone. What is kept is bounded by what was in flight at once, in each heap.
 void KeepFreedMemory() {
-  ::mallopt(M_ARENA_MAX, 4);
+  ::mallopt(M_ARENA_MAX, 16);
   ::mallopt(M_TRIM_THRESHOLD, 1 << 30);
   ::mallopt(M_TOP_PAD, 1 << 30);
 }
