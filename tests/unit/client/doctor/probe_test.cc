@@ -174,7 +174,7 @@ class ServerProbeTest : public ::testing::Test {
  protected:
   ServerFacts Look() {
     const auto client = *client::Client::Create(server_.address(), {.retry = {.max_attempts = 1}});
-    return LookAtServer(server_.address(), *client, kTimeout);
+    return LookAtServer(server_.address(), client.get(), kTimeout);
   }
 
   /// A LayerNorm of the rows that come, wrong by `error`.
@@ -208,7 +208,7 @@ TEST_F(ServerProbeTest, AsksForEverything) {
   EXPECT_EQ(facts.port.state, PortState::kOpen);
   EXPECT_EQ(facts.health, client::Health::kServing);
   EXPECT_EQ(facts.info->version, "1.2.3");
-  EXPECT_NEAR(absl::ToDoubleMinutes(facts.clock_ahead), 60, 1);
+  EXPECT_NEAR(absl::ToDoubleMinutes(*facts.clock_ahead), 60, 1);
   EXPECT_LT(*facts.error, 1e-6);
   EXPECT_EQ(facts.device, "cuda:0");
   EXPECT_NEAR(*facts.kernel_rate, 1e12, 1e6);  // 16 MiB in 16.777216 us
@@ -219,7 +219,7 @@ TEST_F(ServerProbeTest, MeasuresTheErrorAndSeesNan) {
   const ServerFacts wrong = Look();
   EXPECT_NEAR(*wrong.error, 0.25, 1e-5);
   EXPECT_FALSE(wrong.kernel_rate.has_value());
-  EXPECT_EQ(wrong.clock_ahead, absl::ZeroDuration());
+  EXPECT_FALSE(wrong.clock_ahead.has_value());  // no time in the answer
   Answer(std::nanf(""), "cpu");
   EXPECT_TRUE(std::isnan(*Look().error));
 }
@@ -241,6 +241,16 @@ TEST_F(ServerProbeTest, AsksOnAfterARefusalAndEndsWithoutAConnection) {
   ASSERT_EQ(gone.failures.size(), 1U);
   EXPECT_EQ(gone.failures[0].name, "health");
   EXPECT_TRUE(IsUnreachable(gone));
+}
+
+TEST_F(ServerProbeTest, WithoutAClientItLooksAtThePortAlone) {
+  const ServerFacts facts = LookAtServer(server_.address(), nullptr, kTimeout);
+  EXPECT_EQ(facts.port.speech, PortSpeech::kPlainHttp2);
+  EXPECT_THAT(facts.failures, IsEmpty());
+  EXPECT_FALSE(facts.health.has_value());
+  EXPECT_FALSE(IsUnreachable(facts));
+  server_.Stop();
+  EXPECT_TRUE(IsUnreachable(LookAtServer(server_.address(), nullptr, kTimeout)));
 }
 
 }  // namespace
