@@ -17,7 +17,7 @@ namespace norm::server {
 /// Threads:  safe.
 class Health {
  public:
-  /// Borrows both; `service` belongs to the grpc::Server.
+  /// Borrows both.
   Health(grpc::HealthCheckServiceInterface* service, Metrics& metrics);
 
   void SetHealthy(bool healthy) ABSL_LOCKS_EXCLUDED(mutex_);
