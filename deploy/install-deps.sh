@@ -10,14 +10,15 @@ test=
 
 packages=(
   cmake g++ ninja-build
-  libabsl-dev libcli11-dev libgrpc++-dev libhwy-dev libprotobuf-dev libspdlog-dev libssl-dev nlohmann-json3-dev
+  libabsl-dev libcivetweb-dev libcli11-dev libgrpc++-dev libhwy-dev libprotobuf-dev libspdlog-dev libssl-dev nlohmann-json3-dev
   prometheus-cpp-dev protobuf-compiler protobuf-compiler-grpc zlib1g-dev
 )
 for argument in "$@"; do
   case "$argument" in
     --test)
       test=1
-      packages+=(libgmock-dev libgtest-dev nginx-light prometheus python3 python3-matplotlib python3-venv valgrind)
+      packages+=(chromium chromium-driver fonts-dejavu-core libgmock-dev libgtest-dev nginx-light prometheus python3 python3-grpcio
+        python3-matplotlib python3-selenium python3-venv valgrind)
       ;;
     --image) packages+=(buildah debootstrap iproute2 openssl) ;;
     *)

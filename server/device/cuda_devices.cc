@@ -96,7 +96,7 @@ absl::StatusOr<std::unique_ptr<BatchExecutor>> MakeCudaExecutor(const DeviceFact
   // A machine without the management library has no nv_gpu_ metrics.
   if (const Result<cuda::DeviceInfo> info = cuda::QueryDevice(device.ordinal); info.ok()) {
     if (auto card = std::make_shared<const NvmlDevice>(info.value().pci_bus_id); card->found()) {
-      metrics.SetGpuReader(card->uuid(), [card] { return card->Read(); });
+      metrics.SetGpuReader(device_index, card->uuid(), [card] { return card->Read(); });
     }
   }
   return CudaBatchExecutor::Create(cuda, metrics);

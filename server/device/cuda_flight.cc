@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "norm/cuda/profile_range.h"
 #include "server/device/cuda_kernel_call.h"
 
@@ -21,8 +22,9 @@ bool MaySlice(const BatchLayout& layout, const CudaWays& ways) {
 
 }  // namespace
 
-absl::Status CudaFlight::Lease(BufferPool& pool, int64_t bytes, std::shared_ptr<std::byte>& lease) {
-  auto leased = pool.Lease(bytes);
+absl::Status CudaFlight::Lease(BufferPool& pool, int64_t bytes,
+                               std::shared_ptr<std::byte>& lease) const {
+  auto leased = pool.Lease(bytes, mode_);
   if (!leased.ok()) {
     return leased.status();
   }
@@ -30,7 +32,9 @@ absl::Status CudaFlight::Lease(BufferPool& pool, int64_t bytes, std::shared_ptr<
   return absl::OkStatus();
 }
 
-absl::Status CudaFlight::Prepare(const Batch& batch, bool alone) {
+absl::Status CudaFlight::Prepare(const Batch& batch, bool alone, LeaseMode mode) {
+  Release();
+  mode_ = mode;
   MakeBatchLayout(batch, layout_);
   const int64_t bytes = layout_.input_bytes + layout_.output_bytes;
   // Mapped memory is one slab: page-locked inputs, which lie elsewhere, are for the copy engine.
@@ -60,6 +64,7 @@ absl::Status CudaFlight::Prepare(const Batch& batch, bool alone) {
 }
 
 absl::Status CudaFlight::LeaseDeviceMemory() {
+  absl::Cleanup release = [this] { ReleaseDeviceMemory(); };
   absl::Status status;
   if (copies_in()) {
     status = Lease(resources_.device, layout_.input_bytes, device_input_);
@@ -73,8 +78,8 @@ absl::Status CudaFlight::LeaseDeviceMemory() {
                 copies_out() ? device_output_.get() : pinned_output_.get(), layout_, call_);
     status = LeaseWorkspace();
   }
-  if (!status.ok()) {
-    ReleaseDeviceMemory();
+  if (status.ok()) {
+    std::move(release).Cancel();
   }
   return status;
 }

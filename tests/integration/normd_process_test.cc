@@ -23,6 +23,7 @@
 #include "tests/integration/await.h"
 #include "tests/integration/health_check.h"
 #include "tests/integration/normd_process.h"
+#include "tests/support/http_get.h"
 
 namespace norm::server {
 namespace {
@@ -31,9 +32,13 @@ using norm::test::Await;
 using norm::test::Canary;
 using norm::test::CanaryRequest;
 using norm::test::CheckHealth;
+using norm::test::HttpGet;
 using norm::test::NormdProcess;
 using norm::v1::NormalizationService;
+using testing::AllOf;
+using testing::EndsWith;
 using testing::HasSubstr;
+using testing::StartsWith;
 
 TEST(NormdProcessTest, ServesAndEndsWithZeroOnSigterm) {
   NormdProcess normd({});
@@ -71,10 +76,15 @@ TEST(NormdProcessTest, IsAliveButNotReadyWhileItDrains) {
   ASSERT_TRUE(normd.AwaitReady());
   const std::shared_ptr<grpc::Channel> channel = normd.OpenChannel();
   EXPECT_EQ(CheckHealth(channel, ""), "SERVING");
+  EXPECT_THAT(HttpGet(normd.Address("metrics"), "/readyz"),
+              AllOf(StartsWith("HTTP/1.1 200 "), EndsWith("\r\n\r\nserving\n")));
   normd.Signal(SIGTERM);
   ASSERT_TRUE(Await([&] { return CheckHealth(channel, "") == "NOT_SERVING"; }));
   EXPECT_EQ(CheckHealth(channel, "norm.v1.NormalizationService"), "NOT_SERVING");
   EXPECT_EQ(CheckHealth(channel, "liveness"), "SERVING");
+  EXPECT_THAT(HttpGet(normd.Address("metrics"), "/readyz"),
+              AllOf(StartsWith("HTTP/1.1 503 "), EndsWith("\r\n\r\ndraining\n")));
+  EXPECT_THAT(HttpGet(normd.Address("metrics"), "/healthz"), StartsWith("HTTP/1.1 200 "));
 }
 
 TEST(NormdProcessTest, SecondSignalEndsItAtOnce) {

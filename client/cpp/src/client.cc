@@ -251,8 +251,8 @@ std::unique_ptr<EchoStream> Client::OpenEchoStream() {
 
 absl::StatusOr<Health> Client::CheckHealth(const std::string& service, absl::Duration timeout) {
   // grpc.health.v1's request is { string service = 1 } and its response { enum status = 1 }: the
-  // wrappers of protobuf have the same encoding, and Debian's gRPC ships no generated code for the
-  // health messages.
+  // wrappers of protobuf have the same encoding. A program that uses this library may have code
+  // generated for the health messages, and protobuf ends a process that has it twice.
   google::protobuf::StringValue request;
   request.set_value(service);
   google::protobuf::Int32Value response;
