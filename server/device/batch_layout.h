@@ -49,7 +49,7 @@ struct BatchLayout {
 int64_t BytesUpTo(const Batch& batch, int64_t limit);
 
 /// Overwrites `layout`, whose memory is used again.
-void MakeBatchLayout(const Batch& batch, BatchLayout& layout);
+void MakeBatchLayout(const Batch& batch, BatchLayout& layout, bool gather_all = false);
 
 absl::Span<const std::unique_ptr<Job>> JobsOf(const BatchSegment& segment, const Batch& batch);
 

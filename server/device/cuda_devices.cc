@@ -75,6 +75,9 @@ absl::StatusOr<std::unique_ptr<BatchExecutor>> MakeCudaExecutor(const DeviceFact
       std::min(cuda.copy_helpers, static_cast<int>(std::thread::hardware_concurrency() / 4));
   cuda.pinned_budget_bytes = options.pinned_memory_bytes;
   cuda.prewarm_bytes = options.prewarm_bytes;
+  if (const char* x = std::getenv("X_RUN")) cuda.run_bytes = std::atoll(x);
+  if (const char* x = std::getenv("X_INLINE")) cuda.inline_bytes = std::atoll(x);
+  if (const char* x = std::getenv("X_MAPPED_OUT")) cuda.ways.mapped_output_bytes = std::atoll(x);
   if (options.device_memory_bytes.has_value()) {
     cuda.device_budget_bytes = *options.device_memory_bytes;
   } else {

@@ -31,7 +31,9 @@ absl::Status CudaFlight::Lease(BufferPool& pool, int64_t bytes, std::shared_ptr<
 }
 
 absl::Status CudaFlight::Prepare(const Batch& batch, bool alone) {
-  MakeBatchLayout(batch, layout_);
+  const int64_t mapped_bytes = resources_.ways.mapped_bytes;
+  MakeBatchLayout(batch, layout_,
+                  BroughtMemory(batch) == nullptr && BytesUpTo(batch, mapped_bytes) <= mapped_bytes);
   const int64_t bytes = layout_.input_bytes + layout_.output_bytes;
   // Mapped memory is one slab: page-locked inputs, which lie elsewhere, are for the copy engine.
   const bool gathers_all = layout_.gathered_bytes == layout_.input_bytes;
@@ -119,7 +121,10 @@ Status CudaFlight::EnqueueMapped(const Batch& batch) {
 
 Status CudaFlight::EnqueueStaged(const Batch& batch) {
   GatherOptions options;
-  options.chunk_bytes = std::clamp(layout_.input_bytes / 4, kMinCopyChunkBytes, kMaxCopyChunkBytes);
+  if (layout_.gathered_bytes >= kMinCopyChunkBytes) {
+    options.chunk_bytes =
+        std::clamp(layout_.input_bytes / 4, kMinCopyChunkBytes, kMaxCopyChunkBytes);
+  }
   options.slices = sliced() ? &slices_ : nullptr;
   options.direct = true;
   PlanGather(batch, layout_, options, plan_);

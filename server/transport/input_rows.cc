@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "server/scheduler/row_split.h"
 #include "server/transport/field_error.h"
+#include "server/transport/receive_memory.h"
 
 namespace norm::server {
 namespace {
@@ -111,6 +112,10 @@ RowQueue::Owners RowQueue::Take(int64_t rows, std::array<InputTensor, kTensorRol
         at.offset += size;
         if (size == run.size()) at = {at.run + 1, 0};
       }
+    }
+    for (const RowColumn& column : columns_) {
+      InputTensor& input = (*inputs)[static_cast<size_t>(column.role)];
+      input.page_locked = input.size_bytes >= (64 << 10) && LiesInReceiveMemory(input.runs);
     }
     owners.push_back(entry.message);
     rows -= count;

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "server/scheduler/row_split.h"
 #include "server/transport/field_error.h"
+#include "server/transport/receive_memory.h"
 
 namespace norm::server {
 namespace {
@@ -12,6 +13,9 @@ namespace {
 /// Hidden size or channels of an x without elements: gradients and statistics have that length, and
 /// no bytes of the request stand behind it.
 constexpr int64_t kMaxHiddenOfEmpty = int64_t{1} << 20;
+
+/// Smaller inputs are sooner gathered than copied one by one.
+constexpr int64_t kMinDirectBytes = int64_t{64} << 10;
 
 int64_t Product(absl::Span<const int64_t> dimensions) {
   int64_t product = 1;
@@ -169,6 +173,8 @@ absl::StatusOr<CheckedTensor> JobBuilder::Take(TensorRole role) {
   InputTensor& input = job_->inputs[static_cast<size_t>(role)];
   input.runs = checked->payload->runs;
   input.size_bytes = checked->payload->size_bytes;
+  input.page_locked =
+      input.size_bytes >= kMinDirectBytes && LiesInReceiveMemory(checked->payload->runs);
   problem().inputs.Add(role);
   return checked;
 }
