@@ -24,10 +24,9 @@
 #include "server/observability/metrics_endpoint.h"
 #include "server/process_group/process_group.h"
 #include "server/scheduler/batching_scheduler.h"
-#include "server/device/cuda_memory.h"
-#include "server/transport/receive_memory.h"
 #include "server/transport/grpc_log.h"
 #include "server/transport/grpc_server.h"
+#include "server/transport/receive_memory.h"
 
 namespace norm::server {
 namespace {
@@ -125,6 +124,19 @@ int Serve(ShutdownSignals& signals, const DeviceRegistry& registry, GrpcServer& 
   }
 }
 
+/// Without it, which costs a copy of what is received, the server works all the same.
+void PrepareReceiveMemory(const ServerConfig& config, const DeviceRegistry& registry,
+                          const Logger& log) {
+  const int64_t bytes = config.receive_memory_bytes;
+  if (bytes == 0) return;
+  auto memory = registry.PageLockedMemory(bytes);
+  if (!memory.ok()) {
+    log.Warning("receive memory", {{"problem", std::string(memory.status().message())}});
+  } else if (*memory != nullptr) {
+    ReceiveInto(*std::move(memory), bytes);
+  }
+}
+
 int Run(const ServerConfig& config, ShutdownSignals& signals) {
   const Logger log(config.log);
   const GrpcLogLines grpc_log(log);
@@ -140,11 +152,7 @@ int Run(const ServerConfig& config, ShutdownSignals& signals) {
                    .recording = config.record_metrics});
   auto registry = DeviceRegistry::Create(found->devices, config.device_options, metrics);
   if (!registry.ok()) return Fail(kExitFailed, registry.status());
-  if (const char* x = std::getenv("X_RECV"); x && std::atoll(x) > 0) {
-    auto memory = PinnedMemory()(std::atoll(x));
-    if (!memory.ok()) return Fail(kExitFailed, memory.status());
-    ReceiveInto(*memory, std::atoll(x));
-  }
+  PrepareReceiveMemory(config, **registry, log);
   BatchingScheduler scheduler((*registry)->executors(), config.scheduler, Clock::Real(), metrics);
   auto endpoint = MetricsEndpoint::Start(config.metrics_listen, metrics);
   if (!endpoint.ok()) return Fail(kExitFailed, endpoint.status());

@@ -11,6 +11,7 @@
 #include "norm/cuda/device_info.h"
 #include "server/device/cuda_batch_executor.h"
 #include "server/device/cuda_copy_bandwidth.h"
+#include "server/device/cuda_memory.h"
 #include "server/device/kernel_status.h"
 #include "server/device/nvml_device.h"
 
@@ -75,9 +76,6 @@ absl::StatusOr<std::unique_ptr<BatchExecutor>> MakeCudaExecutor(const DeviceFact
       std::min(cuda.copy_helpers, static_cast<int>(std::thread::hardware_concurrency() / 4));
   cuda.pinned_budget_bytes = options.pinned_memory_bytes;
   cuda.prewarm_bytes = options.prewarm_bytes;
-  if (const char* x = std::getenv("X_RUN")) cuda.run_bytes = std::atoll(x);
-  if (const char* x = std::getenv("X_INLINE")) cuda.inline_bytes = std::atoll(x);
-  if (const char* x = std::getenv("X_MAPPED_OUT")) cuda.ways.mapped_output_bytes = std::atoll(x);
   if (options.device_memory_bytes.has_value()) {
     cuda.device_budget_bytes = *options.device_memory_bytes;
   } else {
@@ -97,6 +95,10 @@ absl::StatusOr<std::unique_ptr<BatchExecutor>> MakeCudaExecutor(const DeviceFact
     }
   }
   return CudaBatchExecutor::Create(cuda, metrics);
+}
+
+absl::StatusOr<std::shared_ptr<std::byte>> MakePageLockedMemory(int64_t bytes) {
+  return PinnedMemory()(bytes);
 }
 
 }  // namespace norm::server

@@ -19,6 +19,15 @@ bool MaySlice(const BatchLayout& layout, const CudaWays& ways) {
          layout.problem_bytes() >= ways.sliced_bytes;
 }
 
+/// How many bytes a page-locked input must have to stay where it is. What a job brings along always
+/// does; others not where kernels read the slab that they are gathered in.
+int64_t DirectBytes(const Batch& batch, const CudaWays& ways) {
+  if (BroughtMemory(batch) != nullptr) {
+    return 0;
+  }
+  return BytesUpTo(batch, ways.mapped_bytes) <= ways.mapped_bytes ? kGatherAll : ways.direct_bytes;
+}
+
 }  // namespace
 
 absl::Status CudaFlight::Lease(BufferPool& pool, int64_t bytes, std::shared_ptr<std::byte>& lease) {
@@ -31,9 +40,7 @@ absl::Status CudaFlight::Lease(BufferPool& pool, int64_t bytes, std::shared_ptr<
 }
 
 absl::Status CudaFlight::Prepare(const Batch& batch, bool alone) {
-  const int64_t mapped_bytes = resources_.ways.mapped_bytes;
-  MakeBatchLayout(batch, layout_,
-                  BroughtMemory(batch) == nullptr && BytesUpTo(batch, mapped_bytes) <= mapped_bytes);
+  MakeBatchLayout(batch, DirectBytes(batch, resources_.ways), layout_);
   const int64_t bytes = layout_.input_bytes + layout_.output_bytes;
   // Mapped memory is one slab: page-locked inputs, which lie elsewhere, are for the copy engine.
   const bool gathers_all = layout_.gathered_bytes == layout_.input_bytes;

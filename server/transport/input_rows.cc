@@ -113,14 +113,14 @@ RowQueue::Owners RowQueue::Take(int64_t rows, std::array<InputTensor, kTensorRol
         if (size == run.size()) at = {at.run + 1, 0};
       }
     }
-    for (const RowColumn& column : columns_) {
-      InputTensor& input = (*inputs)[static_cast<size_t>(column.role)];
-      input.page_locked = input.size_bytes >= (64 << 10) && LiesInReceiveMemory(input.runs);
-    }
     owners.push_back(entry.message);
     rows -= count;
     entry.rows -= count;
     if (entry.rows == 0) entries_.pop_front();
+  }
+  for (const RowColumn& column : columns_) {
+    InputTensor& input = (*inputs)[static_cast<size_t>(column.role)];
+    input.page_locked = LiesInReceiveMemory(input.runs);
   }
   return owners;
 }

@@ -14,9 +14,6 @@ namespace {
 /// no bytes of the request stand behind it.
 constexpr int64_t kMaxHiddenOfEmpty = int64_t{1} << 20;
 
-/// Smaller inputs are sooner gathered than copied one by one.
-constexpr int64_t kMinDirectBytes = int64_t{64} << 10;
-
 int64_t Product(absl::Span<const int64_t> dimensions) {
   int64_t product = 1;
   for (const int64_t dimension : dimensions) product *= dimension;
@@ -173,8 +170,7 @@ absl::StatusOr<CheckedTensor> JobBuilder::Take(TensorRole role) {
   InputTensor& input = job_->inputs[static_cast<size_t>(role)];
   input.runs = checked->payload->runs;
   input.size_bytes = checked->payload->size_bytes;
-  input.page_locked =
-      input.size_bytes >= kMinDirectBytes && LiesInReceiveMemory(checked->payload->runs);
+  input.page_locked = LiesInReceiveMemory(input.runs);
   problem().inputs.Add(role);
   return checked;
 }

@@ -34,7 +34,8 @@ struct ReceivePieces::Words {
 ReceivePieces::ReceivePieces(std::shared_ptr<std::byte> memory, int64_t bytes)
     : memory_(std::move(memory)),
       count_(bytes / kPieceBytes),
-      words_(std::make_unique<Words>(static_cast<size_t>((count_ + kWordPieces - 1) / kWordPieces))) {
+      words_(
+          std::make_unique<Words>(static_cast<size_t>((count_ + kWordPieces - 1) / kWordPieces))) {
   for (int64_t i = 0; i < count_; ++i) {
     words_->free[static_cast<size_t>(i / kWordPieces)].fetch_or(uint64_t{1} << (i % kWordPieces));
   }
