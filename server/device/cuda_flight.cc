@@ -163,28 +163,28 @@ Status CudaFlight::EnqueueStaged(const Batch& batch) {
 /// Pieces that lie end to end, up to the padding between tensors, go as one copy.
 Status CudaFlight::CopyIn(absl::Span<const CopyPiece> pieces) {
   const cuda::ProfileRange range("copy_in");
+  copies_.Clear();
   const std::byte* from = nullptr;
   int64_t start = 0;
   int64_t end = 0;
   bool direct = false;
-  const auto flush = [&] {
-    std::byte* const to = device_input_.get() + start;
-    const auto size = static_cast<size_t>(end - start);
-    return way_ == Way::kStaged ? slot_.CopyIn(to, from, size) : slot_.CopyInMapped(to, from, size);
+  const auto add = [&] {
+    copies_.Add(device_input_.get() + start, from, static_cast<size_t>(end - start));
   };
   for (const CopyPiece& piece : pieces) {
     const bool follows = piece.direct == direct &&
                          (direct ? piece.to == end && piece.from.data() == from + (end - start)
                                  : piece.to - end < kSlabAlignment);
     if (!follows || from == nullptr) {
-      NORM_RETURN_IF_ERROR(flush());
+      add();
       start = piece.to;
       direct = piece.direct;
       from = direct ? piece.from.data() : pinned_input_.get() + start;
     }
     end = piece.to + static_cast<int64_t>(piece.from.size());
   }
-  return flush();
+  add();
+  return way_ == Way::kStaged ? slot_.CopyIn(copies_) : slot_.CopyInMapped(copies_);
 }
 
 Status CudaFlight::RunKernel() {

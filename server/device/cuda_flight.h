@@ -91,6 +91,7 @@ class CudaFlight {
   TensorPointers PointToSlice(int slice) const;
 
   CudaSlot slot_;
+  CudaCopyList copies_;
   const CudaFlightResources resources_;
   BatchLayout layout_;
   GatherPlan plan_;
