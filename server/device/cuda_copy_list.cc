@@ -28,10 +28,9 @@ Status CudaCopyList::Enqueue(cuda::StreamView stream) {
     cudaMemcpyAttributes attributes = {};
     attributes.srcAccessOrder = cudaMemcpySrcAccessOrderStream;
     size_t first = 0;
-    return cuda::ToStatus(
-        cudaMemcpyBatchAsync(to_.data(), from_.data(), sizes_.data(), to_.size(), &attributes,
-                             &first, 1, stream.get()),
-        "cudaMemcpyBatchAsync");
+    return cuda::ToStatus(cudaMemcpyBatchAsync(to_.data(), from_.data(), sizes_.data(), to_.size(),
+                                               &attributes, &first, 1, stream.get()),
+                          "cudaMemcpyBatchAsync");
   }
 #endif
   for (size_t i = 0; i < to_.size(); ++i) {

@@ -5,6 +5,7 @@
 #include <bit>
 #include <cstdlib>
 #include <new>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -65,6 +66,13 @@ void ReceivePieces::Return(const std::byte* piece) {
   const int64_t i = IndexOf(piece);
   words_->free[static_cast<size_t>(i / kWordPieces)].fetch_or(uint64_t{1} << (i % kWordPieces),
                                                               std::memory_order_release);
+}
+
+int64_t ReceivePieces::free_count() const {
+  return std::accumulate(words_->free.begin(), words_->free.end(), int64_t{0},
+                         [](int64_t sum, const std::atomic<uint64_t>& word) {
+                           return sum + std::popcount(word.load(std::memory_order_relaxed));
+                         });
 }
 
 namespace {
@@ -136,6 +144,14 @@ grpc_slice MakeReceiveSlice(std::shared_ptr<AllocatorImpl> quota,
 
 void ReceiveInto(std::shared_ptr<std::byte> memory, int64_t bytes) {
   receive_memory.store(new ReceiveMemory(std::move(memory), bytes), std::memory_order_release);
+}
+
+ReceiveMemoryUse UseOfReceiveMemory() {
+  const ReceiveMemory* const memory = receive_memory.load(std::memory_order_acquire);
+  if (memory == nullptr) return {};
+  const int64_t free = memory->pieces.free_count();
+  return {(memory->pieces.count() - free) * ReceivePieces::kPieceBytes,
+          free * ReceivePieces::kPieceBytes};
 }
 
 bool LiesInReceiveMemory(absl::Span<const absl::Span<const std::byte>> runs) {

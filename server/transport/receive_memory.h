@@ -31,6 +31,7 @@ class ReceivePieces {
   void Return(const std::byte* piece);
 
   int64_t count() const { return count_; }
+  int64_t free_count() const;
   /// The number of the piece that starts here.
   int64_t IndexOf(const std::byte* piece) const { return (piece - memory_.get()) / kPieceBytes; }
   bool Holds(absl::Span<const std::byte> run) const {
@@ -49,6 +50,13 @@ class ReceivePieces {
 /// this memory while it has room. To be called once, before the first of them. The memory stays for
 /// the rest of the process: gRPC drops its last slices after the server is gone.
 void ReceiveInto(std::shared_ptr<std::byte> memory, int64_t bytes);
+
+struct ReceiveMemoryUse {
+  int64_t used_bytes = 0;
+  int64_t free_bytes = 0;
+};
+/// Of the memory of ReceiveInto; zeros where there is none.
+ReceiveMemoryUse UseOfReceiveMemory();
 
 /// Whether all these bytes lie in the memory of ReceiveInto.
 bool LiesInReceiveMemory(absl::Span<const absl::Span<const std::byte>> runs);
