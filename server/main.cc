@@ -126,7 +126,7 @@ int Serve(ShutdownSignals& signals, const DeviceRegistry& registry, GrpcServer& 
 
 /// Without it, which costs a copy of what is received, the server works all the same.
 void PrepareReceiveMemory(const ServerConfig& config, const DeviceRegistry& registry,
-                          const Logger& log) {
+                          Metrics& metrics, const Logger& log) {
   const int64_t bytes = config.receive_memory_bytes;
   if (bytes == 0) return;
   auto memory = registry.PageLockedMemory(bytes);
@@ -134,6 +134,7 @@ void PrepareReceiveMemory(const ServerConfig& config, const DeviceRegistry& regi
     log.Warning("receive memory", {{"problem", std::string(memory.status().message())}});
   } else if (*memory != nullptr) {
     ReceiveInto(*std::move(memory), bytes);
+    metrics.SetReceiveMemoryReader(UseOfReceiveMemory);
   }
 }
 
@@ -152,7 +153,7 @@ int Run(const ServerConfig& config, ShutdownSignals& signals) {
                    .recording = config.record_metrics});
   auto registry = DeviceRegistry::Create(found->devices, config.device_options, metrics);
   if (!registry.ok()) return Fail(kExitFailed, registry.status());
-  PrepareReceiveMemory(config, **registry, log);
+  PrepareReceiveMemory(config, **registry, metrics, log);
   BatchingScheduler scheduler((*registry)->executors(), config.scheduler, Clock::Real(), metrics);
   auto endpoint = MetricsEndpoint::Start(config.metrics_listen, metrics);
   if (!endpoint.ok()) return Fail(kExitFailed, endpoint.status());

@@ -126,8 +126,7 @@ CudaBatchExecutor::Slot* CudaBatchExecutor::Place(std::unique_ptr<Batch> batch, 
   idle_.pop_back();
   Assign(*slot, {std::move(batch), std::move(done)});
   // Beside other batches the caller had better bring more meanwhile.
-  static const bool beside = std::getenv("X_BESIDE") != nullptr;
-  if (small && (slot->alone || (beside && most_bytes == options_.run_bytes && large_ == 0 && BytesUpTo(*slot->work.batch, 512 << 10) > (512 << 10)))) {
+  if (small && slot->alone) {
     slot->assigned = false;
     return slot;
   }
@@ -139,8 +138,6 @@ void CudaBatchExecutor::Assign(Slot& slot, Work work) {
   slot.work = std::move(work);
   slot.assigned = true;
   slot.alone = idle_.size() + 1 == slots_.size();
-  slot.large = BytesUpTo(*slot.work.batch, options_.run_bytes) > options_.run_bytes;
-  large_ += slot.large;
 }
 
 void CudaBatchExecutor::RunSlot(Slot& slot) {
@@ -356,7 +353,6 @@ void CudaBatchExecutor::HandBack(Slot& slot) {
   slot.may_wait = false;
   {
     std::lock_guard lock(mutex_);
-    large_ -= std::exchange(slot.large, false);
     if (queue_.empty()) {
       idle_.push_back(&slot);
     } else {

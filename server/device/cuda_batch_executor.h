@@ -117,7 +117,6 @@ class CudaBatchExecutor final : public BatchExecutor {
     absl::Status launched;
     std::condition_variable wakeup;  // assigned, or the executor stops
     bool assigned = false;           // guarded by mutex_: its thread is to run `work`
-    bool large = false;
     bool alone = false;              // no other slot was busy when it got `work`
     bool may_wait = false;           // on its own thread
     bool has_device_memory = false;  // counted in memory_holders_
@@ -172,7 +171,6 @@ class CudaBatchExecutor final : public BatchExecutor {
   std::vector<Slot*> idle_ ABSL_GUARDED_BY(mutex_);
   std::deque<Work> queue_ ABSL_GUARDED_BY(mutex_);  // empty while a slot is idle
   std::vector<Slot*> in_flight_ ABSL_GUARDED_BY(mutex_);
-  int large_ ABSL_GUARDED_BY(mutex_) = 0;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool completions_stopping_ ABSL_GUARDED_BY(mutex_) = false;
 

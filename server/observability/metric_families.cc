@@ -322,6 +322,15 @@ void CollectReaders(const Metrics::Impl& m, std::vector<MetricFamily>& out) {
     AddOneGauge("normd_connections", "Open connections to the gRPC port",
                 static_cast<double>(m.read_connections()), out);
   }
+  if (m.read_receive_memory) {
+    const MemoryUse use = m.read_receive_memory();
+    MetricFamily memory =
+        Family("normd_receive_memory_bytes", "Page-locked memory that messages are received in",
+               MetricType::Gauge);
+    AddGauge(memory, {{"state", "used"}}, static_cast<double>(use.used_bytes));
+    AddGauge(memory, {{"state", "free"}}, static_cast<double>(use.free_bytes));
+    out.push_back(std::move(memory));
+  }
   std::vector<GpuReading> readings;
   for (const Metrics::Impl::GpuSource& source : m.gpu_sources) readings.push_back(source.read());
   // The names that NVIDIA's Triton has, and so what is made to read it.

@@ -143,6 +143,11 @@ void Metrics::SetConnectionsReader(std::function<int64_t()> read) {
   impl_->read_connections = std::move(read);
 }
 
+void Metrics::SetReceiveMemoryReader(std::function<MemoryUse()> read) {
+  const absl::MutexLock lock(&impl_->readers_mutex);
+  impl_->read_receive_memory = std::move(read);
+}
+
 void Metrics::SetQueue(int64_t requests, int64_t in_flight_requests, int64_t in_flight_bytes) {
   impl_->queue_requests.store(requests, std::memory_order_relaxed);
   impl_->in_flight_requests.store(in_flight_requests, std::memory_order_relaxed);

@@ -68,6 +68,12 @@ struct ExecutionRecord {
   absl::Duration kernel_time;
 };
 
+/// Of memory that is set aside.
+struct MemoryUse {
+  int64_t used_bytes = 0;
+  int64_t free_bytes = 0;
+};
+
 /// What a device may take, for gauges that usage is compared with.
 struct DeviceLimits {
   int slots = 0;
@@ -132,6 +138,8 @@ class Metrics {
   void SetGpuReader(std::string uuid, std::function<GpuReading()> read);
   /// The same for open connections.
   void SetConnectionsReader(std::function<int64_t()> read);
+  /// The same for page-locked memory that messages are received in.
+  void SetReceiveMemoryReader(std::function<MemoryUse()> read);
 
   // Gauges, set by their owners.
   void SetQueue(int64_t requests, int64_t in_flight_requests, int64_t in_flight_bytes);

@@ -212,6 +212,7 @@ class Metrics::Impl : public prometheus::Collectable {
   mutable absl::Mutex readers_mutex;
   std::vector<GpuSource> gpu_sources ABSL_GUARDED_BY(readers_mutex);
   std::function<int64_t()> read_connections ABSL_GUARDED_BY(readers_mutex);
+  std::function<MemoryUse()> read_receive_memory ABSL_GUARDED_BY(readers_mutex);
 };
 
 }  // namespace norm::server

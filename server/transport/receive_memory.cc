@@ -21,8 +21,8 @@ constexpr size_t kHomes = 16;
 
 size_t ThreadNumber() {
   static std::atomic<size_t> threads{0};
-  thread_local const size_t number = threads.fetch_add(1, std::memory_order_relaxed);
-  return number;
+  thread_local const size_t kNumber = threads.fetch_add(1, std::memory_order_relaxed);
+  return kNumber;
 }
 
 }  // namespace
@@ -146,7 +146,7 @@ void ReceiveInto(std::shared_ptr<std::byte> memory, int64_t bytes) {
   receive_memory.store(new ReceiveMemory(std::move(memory), bytes), std::memory_order_release);
 }
 
-ReceiveMemoryUse UseOfReceiveMemory() {
+MemoryUse UseOfReceiveMemory() {
   const ReceiveMemory* const memory = receive_memory.load(std::memory_order_acquire);
   if (memory == nullptr) return {};
   const int64_t free = memory->pieces.free_count();

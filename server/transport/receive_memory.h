@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "absl/types/span.h"
+#include "server/observability/metrics.h"
 
 namespace norm::server {
 
@@ -51,12 +52,8 @@ class ReceivePieces {
 /// the rest of the process: gRPC drops its last slices after the server is gone.
 void ReceiveInto(std::shared_ptr<std::byte> memory, int64_t bytes);
 
-struct ReceiveMemoryUse {
-  int64_t used_bytes = 0;
-  int64_t free_bytes = 0;
-};
 /// Of the memory of ReceiveInto; zeros where there is none.
-ReceiveMemoryUse UseOfReceiveMemory();
+MemoryUse UseOfReceiveMemory();
 
 /// Whether all these bytes lie in the memory of ReceiveInto.
 bool LiesInReceiveMemory(absl::Span<const absl::Span<const std::byte>> runs);
