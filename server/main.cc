@@ -14,11 +14,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "server/config/command_line.h"
 #include "server/config/server_config.h"
 #include "server/config/shutdown_signals.h"
 #include "server/device/device_registry.h"
+#include "server/observability/gpu_readers_end.h"
 #include "server/observability/logging.h"
 #include "server/observability/metrics.h"
 #include "server/observability/metrics_endpoint.h"
@@ -47,6 +49,12 @@ void KeepFreedMemory() {
   ::mallopt(M_ARENA_MAX, 4);
   ::mallopt(M_TRIM_THRESHOLD, 1 << 30);
   ::mallopt(M_TOP_PAD, 1 << 30);
+}
+
+/// gRPC's mutexes are Abseil's, and those of Debian are built with the search for deadlocks, which
+/// takes one spin lock of the whole process twice for each time that any of them is held.
+void LeaveMutexesUnwatched() {
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
 }
 
 int Fail(int exit_code, const absl::Status& status) {
@@ -85,6 +93,18 @@ ServerDescription Describe(const ServerConfig& config, const DeviceRegistry& reg
   description.max_queue_delay_us =
       static_cast<uint64_t>(absl::ToInt64Microseconds(config.scheduler.max_queue_delay));
   return description;
+}
+
+std::vector<DeviceStatus> Statuses(const DeviceRegistry& registry) {
+  std::vector<DeviceStatus> statuses;
+  for (size_t i = 0; i < registry.devices().size(); ++i) {
+    const DeviceFacts& facts = registry.devices()[i];
+    statuses.push_back({.model = facts.model,
+                        .gpu = facts.kind == DeviceKind::kCuda,
+                        .memory_bytes = facts.memory_bytes,
+                        .healthy = [&registry, i] { return registry.healthy(i); }});
+  }
+  return statuses;
 }
 
 /// Appears in one step: a reader sees nothing or everything.
@@ -138,24 +158,13 @@ void PrepareReceiveMemory(const ServerConfig& config, const DeviceRegistry& regi
   }
 }
 
-int Run(const ServerConfig& config, ShutdownSignals& signals) {
-  const Logger log(config.log);
-  const GrpcLogLines grpc_log(log);
-  absl::StatusOr<FoundDevices> found = FindDevices(config.device);
-  if (!found.ok()) return Fail(kExitFailed, found.status());
-  for (const std::string& note : found->notes) log.Info("device", {{"note", note}});
-
-  std::vector<std::string> names;
-  for (const DeviceFacts& device : found->devices) names.push_back(device.name);
-  Metrics metrics({.device_names = std::move(names),
-                   .close_reasons = BatchCloseReasonNames(),
-                   .build = ThisBuild(),
-                   .recording = config.record_metrics});
-  auto registry = DeviceRegistry::Create(found->devices, config.device_options, metrics);
+int RunOn(const std::vector<DeviceFacts>& devices, const ServerConfig& config,
+          ShutdownSignals& signals, Metrics& metrics, const Logger& log) {
+  auto registry = DeviceRegistry::Create(devices, config.device_options, metrics);
   if (!registry.ok()) return Fail(kExitFailed, registry.status());
   PrepareReceiveMemory(config, **registry, metrics, log);
   BatchingScheduler scheduler((*registry)->executors(), config.scheduler, Clock::Real(), metrics);
-  auto endpoint = MetricsEndpoint::Start(config.metrics_listen, metrics);
+  auto endpoint = MetricsEndpoint::Start(config.metrics_listen, metrics, Statuses(**registry));
   if (!endpoint.ok()) return Fail(kExitFailed, endpoint.status());
   auto server = GrpcServer::Start(config.grpc, Describe(config, **registry), scheduler, metrics,
                                   Clock::Real(), log);
@@ -187,6 +196,24 @@ int Run(const ServerConfig& config, ShutdownSignals& signals) {
     return exit_code != 0 ? exit_code : kExitFailed;
   }
   log.Info("drained");
+  return exit_code;
+}
+
+int Run(const ServerConfig& config, ShutdownSignals& signals) {
+  const Logger log(config.log);
+  const GrpcLogLines grpc_log(log);
+  const absl::StatusOr<FoundDevices> found = FindDevices(config.device);
+  if (!found.ok()) return Fail(kExitFailed, found.status());
+  for (const std::string& note : found->notes) log.Info("device", {{"note", note}});
+
+  std::vector<std::string> names;
+  for (const DeviceFacts& device : found->devices) names.push_back(device.name);
+  Metrics metrics({.device_names = std::move(names),
+                   .close_reasons = BatchCloseReasonNames(),
+                   .build = ThisBuild(),
+                   .recording = config.record_metrics});
+  const int exit_code = RunOn(found->devices, config, signals, metrics, log);
+  EndGpuReaders(metrics, log, exit_code);
   return exit_code;
 }
 
@@ -234,6 +261,7 @@ int RunProcesses(const ServerConfig& config, ShutdownSignals& signals,
 
 int Main(int argc, char** argv) {
   KeepFreedMemory();
+  LeaveMutexesUnwatched();
   ShutdownSignals signals;
   const std::vector<absl::string_view> arguments(argv + 1, argv + argc);
   const absl::StatusOr<CommandLineAction> action = SetFlags(arguments);

@@ -5,7 +5,8 @@
 # bench measures instead: results.json (with other libraries, where python3 has PyTorch), ladder.json, roofline.json and plots
 # (where it has matplotlib) in LOG_DIR.
 # Environment: LOG_DIR (default: logs beside the bundle's bin), SANITIZER_FILTER (GoogleTest filter for the sanitizers),
-# SANITIZER_LIMIT (seconds for one sanitizer on one program), SOAK_SECONDS, PEERS_LIMIT (seconds for other libraries).
+# SANITIZER_LIMIT (seconds for one sanitizer on one program), SOAK_SECONDS, PEERS_LIMIT (seconds for other libraries). A part of the
+# machine is enough: CUDA_VISIBLE_DEVICES and taskset hold (tests that need two GPUs are skipped where one is seen).
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -78,9 +79,10 @@ case "$mode" in
     exit 2
     ;;
 esac
-cd "$root"
 logs=${LOG_DIR:-$root/logs}
 mkdir -p "$logs"
+logs=$(cd "$logs" && pwd) # a path relative to the caller's folder
+cd "$root"
 
 if ! nvidia-smi -L; then
   echo "run_gpu.sh: no NVIDIA GPU here" >&2
@@ -94,6 +96,8 @@ step() {
   local name=$1 limit=$2 start=$SECONDS status=0 detail
   shift 2
   timeout -k 10 "$limit" "$@" >"$logs/$name.log" 2>&1 || status=$?
+  # A driver or card that cannot run these programs: they skip all, and exit with 0.
+  if ((status == 0)) && grep -q '^\[  SKIPPED \] every test of this program' "$logs/$name.log"; then status=77; fi
   detail=$(awk '/^\[  PASSED  \]/ { tests += $4 } /^\[  SKIPPED \] [0-9]+ test/ { skipped += $4 }
     /ERROR SUMMARY: [0-9]+ error/ { tools++; errors += $4 } /RACECHECK SUMMARY:/ { tools++; errors += $4 }
     / passed, [0-9]+ failed/ { line = $0 } /^soak/ { line = $0 } /^[0-9]+ (cases|pictures)/ { line = $0 }
@@ -153,7 +157,11 @@ if [[ $mode == bench ]]; then
 fi
 
 programs=()
-while IFS= read -r program; do [[ -n $program ]] && programs+=("$program"); done <tests/gpu_programs.txt
+while IFS= read -r program; do if [[ -n $program ]]; then programs+=("$program"); fi; done <tests/gpu_programs.txt
+if ((${#programs[@]} == 0)); then
+  echo "run_gpu.sh: tests/gpu_programs.txt names no program: not a bundle of a build with CUDA" >&2
+  exit 1
+fi
 for program in "${programs[@]}"; do
   case "$program" in
     *_bench | *_soak) ;;
@@ -178,7 +186,8 @@ if [[ -z $sanitizer ]]; then
   failed=$((failed + 1))
   rows+=("compute-sanitizer                            FAILED  not found")
 else
-  while IFS= read -r program; do
+  for program in "${programs[@]}"; do
+    if [[ $program != *_cuda_test ]]; then continue; fi
     for tool in "${sanitizer_tools[@]}"; do
       options=(--tool "$tool" --error-exitcode 9)
       # One test asks for more memory than there is.
@@ -193,14 +202,19 @@ else
         for kernel in RowForwardRing RowBackwardGroups RowBackwardLong; do options+=(--kernel-name-exclude "kernel_substring=$kernel"); done
       fi
       filter=${SANITIZER_FILTER:-$filter}
+      if ! list=$("bin/$program" --gtest_filter="$filter" --gtest_list_tests); then
+        failed=$((failed + 1))
+        rows+=("$(printf '%-44s FAILED           cannot list its tests' "$program.$tool")")
+        continue
+      fi
       # A process without a test makes no CUDA call, and that is an error to the tool.
-      tests=$("bin/$program" --gtest_filter="$filter" --gtest_list_tests | grep -c '^ ' || true)
+      tests=$(grep -c '^ ' <<<"$list" || true)
       if ((tests == 0)); then continue; fi
       # Each tensor in an allocation of its own: what is read past its end is seen.
       step "$program.$tool" "$sanitizer_limit" env NORM_TEST_SEPARATE_ALLOCATIONS=1 MOST_SHARDS="$tests" "$root/tests/run_gpu.sh" --sharded \
         "$sanitizer" "${options[@]}" "bin/$program" --gtest_filter="$filter"
     done
-  done < <(grep '_cuda_test$' tests/gpu_programs.txt)
+  done
 fi
 
 if [[ -s $logs/real_inputs.log ]]; then

@@ -209,12 +209,25 @@ void AddBenchCommand(CLI::App* app, ExitCode* result) {
   command->add_option("--rates", flags->rates, "Requests per second of a sweep: R1,R2,...")
       ->delimiter(',')
       ->needs(sweep);
+  CLI::Option* echo =
+      command
+          ->add_flag("--echo{same}", flags->echo,
+                     "In turn with the requests, the server echoes messages of the same sizes "
+                     "(same) or without bytes (empty): the floor")
+          ->check(CLI::IsMember(kEchoSizes));
+  CLI::Option* rounds = command
+                            ->add_option("--rounds", load->rounds,
+                                         "Parts of --duration: echoes and requests, each of them "
+                                         "with its warm-up")
+                            ->capture_default_str()
+                            ->needs(echo);
   command
-      ->add_flag(
-          "--echo{same}", flags->echo,
-          "Before and after the requests, the server echoes messages of the same sizes (same) "
-          "or without bytes (empty): the floor")
-      ->check(CLI::IsMember(kEchoSizes));
+      ->add_flag("--pairs", load->pairs,
+                 "Each request with its echo right before or after it, and how much longer it took")
+      ->needs(echo)
+      ->excludes(rate)
+      ->excludes(sweep)
+      ->excludes(rounds);
   CLI::Option* flood = command->add_option(
       "--flood", flags->flood,
       "Connections of a second client that floods the server in a closed loop: the requests are "

@@ -38,15 +38,20 @@ void Append(std::vector<Finding> more, std::vector<Finding>* findings) {
 }
 
 /// Each replica of a list on its own. Returns whether all could be reached.
-absl::StatusOr<bool> AskServers(const DoctorFlags& flags, const MachineFacts& machine,
-                                std::vector<Finding>* findings) {
+bool AskServers(const DoctorFlags& flags, const MachineFacts& machine,
+                std::vector<Finding>* findings) {
   bool reached = true;
   for (const std::string& address : client::Replicas(flags.server.server)) {
     ServerFlags one = flags.server;
     one.server = address;
     absl::StatusOr<std::unique_ptr<client::Client>> client = one.Connect();
-    if (!client.ok()) return client.status();
-    const ServerFacts facts = LookAtServer(address, **client, one.timeout);
+    if (!client.ok()) {
+      findings->push_back(JudgeCredentials(address, client.status()));
+      one.DropToken();  // health needs none, nor does a server without lists
+      client = one.Connect();
+    }
+    const ServerFacts facts =
+        LookAtServer(address, client.ok() ? client->get() : nullptr, one.timeout);
     reached = reached && !IsUnreachable(facts);
     Append(JudgeServer(facts, machine), findings);
   }
@@ -57,12 +62,7 @@ ExitCode RunDoctor(const DoctorFlags& flags) {
   const MachineFacts machine = LookAtMachine(ThisBuild(), flags.copies);
   std::vector<Finding> findings = JudgeGpus(machine, flags.device);
   Append(JudgeSystem(machine), &findings);
-  bool reached = true;
-  if (flags.server_option->count() > 0) {
-    const absl::StatusOr<bool> asked = AskServers(flags, machine, &findings);
-    if (!asked.ok()) return ReportError(asked.status());
-    reached = *asked;
-  }
+  const bool reached = flags.server_option->count() == 0 || AskServers(flags, machine, &findings);
   std::cout << (flags.server.format == OutputFormat::kJson ? DoctorJson(findings)
                                                            : DoctorText(findings));
   if (!reached) return kServerUnreachable;

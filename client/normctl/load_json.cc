@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstddef>
 #include <optional>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
@@ -74,7 +75,21 @@ json OverEcho(const LoadResult& result) {
   if (!over.has_value()) return nullptr;
   return {{"requests_per_second_ratio", over->requests_per_second},
           {"p50_us", Microseconds(over->p50)},
-          {"p99_us", Microseconds(over->p99)}};
+          {"p99_us", Microseconds(over->p99)},
+          {"rounds", over->rounds.has_value() ? json{{"median", over->rounds->median},
+                                                     {"min", over->rounds->min},
+                                                     {"max", over->rounds->max}}
+                                              : json(nullptr)},
+          {"pairs_us", ToJson(result.pair_differences)}};
+}
+
+json Rounds(const std::vector<EchoRound>& rounds) {
+  json list = json::array();
+  for (const EchoRound& round : rounds) {
+    list.push_back({{"requests_per_second", round.requests_per_second},
+                    {"echoes_per_second", round.echoes_per_second}});
+  }
+  return list;
 }
 
 json OverAlone(const LoadResult& result) {
@@ -119,6 +134,8 @@ json Options(const LoadOptions& options) {
           {"mix", options.mix.empty() ? json(nullptr) : json(options.mix)},
           {"transport", LoadTransportName(options.transport)},
           {"echo", options.echo.has_value() ? json(EchoSizeName(*options.echo)) : json(nullptr)},
+          {"rounds", options.rounds},
+          {"pairs", options.pairs},
           {"connections", options.connections},
           {"in_flight", options.in_flight},
           {"rate", OrNull(options.rate)},
@@ -141,6 +158,7 @@ json Result(const LoadOptions& options, const LoadResult& result) {
   report["server_stages_us"] = {{"encode", OrNull(result.server_stages.encode_us)},
                                 {"send", OrNull(result.server_stages.send_us)}};
   report["over_echo"] = OverEcho(result);
+  report["rounds"] = Rounds(result.rounds);
   report["alone"] = result.flood.has_value() ? Outcome(result.flood->alone) : json(nullptr);
   report["flood"] = result.flood.has_value() ? Outcome(result.flood->flood) : json(nullptr);
   report["over_alone"] = OverAlone(result);

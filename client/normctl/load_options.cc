@@ -8,6 +8,7 @@ namespace {
 // A request in flight is a thread.
 constexpr int64_t kMaxThreads = 1024;
 constexpr int64_t kMaxAttempts = 100;
+constexpr int64_t kMaxRounds = 100;
 constexpr double kMinDurationSeconds = 1e-3;
 constexpr double kMaxSeconds = 600;
 constexpr double kMaxRate = 1e6;
@@ -33,6 +34,17 @@ absl::Status CheckThreads(const std::string& prefix, int64_t connections, int64_
       connections * in_flight, " requests in flight, over the limit of ", kMaxThreads));
 }
 
+absl::Status CheckPairs(const LoadOptions& options) {
+  if (!options.pairs) return absl::OkStatus();
+  if (!options.echo.has_value()) return absl::InvalidArgumentError("--pairs: needs --echo");
+  if (options.rate.has_value()) return absl::InvalidArgumentError("--pairs: excludes --rate");
+  if (options.connections == 1 && options.in_flight == 1) return absl::OkStatus();
+  // The echo of one would be served beside the request of another, and take threads from it.
+  return absl::InvalidArgumentError(absl::StrCat("--pairs: is for one request in flight, not for ",
+                                                 options.connections, " --connections x ",
+                                                 options.in_flight, " --in-flight"));
+}
+
 }  // namespace
 
 absl::Status CheckRate(const char* flag, double rate, double duration_seconds) {
@@ -56,6 +68,9 @@ absl::Status Validate(const LoadOptions& options) {
   }
   if (absl::Status status = CheckCount("--attempts", options.attempts, kMaxAttempts); !status.ok())
     return status;
+  if (absl::Status status = CheckCount("--rounds", options.rounds, kMaxRounds); !status.ok())
+    return status;
+  if (absl::Status status = CheckPairs(options); !status.ok()) return status;
   if (options.flood.has_value()) {
     if (absl::Status status =
             CheckThreads("--flood-", options.flood->connections, options.flood->in_flight);

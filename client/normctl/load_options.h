@@ -44,6 +44,8 @@ struct LoadOptions {
   std::vector<LoadCase> cases = {LoadCase()};
   LoadTransport transport = LoadTransport::kUnary;
   std::optional<EchoSize> echo = std::nullopt;
+  int64_t rounds = 2;  // of echoes and requests: parts of the duration
+  bool pairs = false;  // each request beside an echo instead, one in flight
   int64_t connections = 1;
   int64_t in_flight = 1;  // on each connection
   // Requests per second over all connections; absent: a closed loop.

@@ -96,6 +96,12 @@ void LoadSamples::Add(LoadSamples other) {
   measured_seconds += other.measured_seconds;
 }
 
+double LoadSamples::requests_per_second() const {
+  int64_t completed = 0;
+  for (const CaseCounts& counts : cases) completed += counts.completed;
+  return static_cast<double>(completed) / measured_seconds;
+}
+
 double LoadOutcome::requests_per_second() const {
   return static_cast<double>(all.counts.completed) / measured_seconds;
 }

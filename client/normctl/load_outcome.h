@@ -66,6 +66,7 @@ struct LoadSamples {
   double measured_seconds = 0;
 
   void Add(LoadSamples other);
+  double requests_per_second() const;  // completed
 };
 
 /// Figures of all requests or of one case.
@@ -89,7 +90,9 @@ struct LoadOutcome {
   // Open loop: meant to leave within the window, at whose end no worker was free yet.
   std::optional<int64_t> not_sent;
   std::optional<LatencySummary> send_delay;  // open loop: of all requests, from intended to sent
-  double measured_seconds = 0;               // the window, and what its last answer took beyond it
+  // Open loop: the window, and what its last answer took beyond it. Closed loop: what the requests
+  // in flight took from the first counted one to the last, on average; pairs: the requests alone.
+  double measured_seconds = 0;
 
   double requests_per_second() const;
   double gigabytes_per_second() const;  // both ways

@@ -5,28 +5,19 @@
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
-#include <deque>
 #include <system_error>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "client/normctl/load_schedule.h"
+#include "client/normctl/load_tally.h"
 
 namespace norm::normctl {
 namespace {
 
 using SteadyClock = std::chrono::steady_clock;
 using std::chrono::nanoseconds;
-
-/// What one worker counted. Deques: a vector would copy what it has while latencies are taken.
-struct Tally {
-  std::deque<LoadSample> samples;
-  std::deque<nanoseconds> send_delays;
-  std::vector<CaseCounts> cases;
-  absl::Status first_error;
-  SteadyClock::time_point last_end;
-};
 
 /// The workers borrow it; Run joins them.
 class Phase {
@@ -40,7 +31,8 @@ class Phase {
 
   absl::StatusOr<LoadSamples> Run() {
     const size_t connections = parts_.connections.size();
-    std::vector<Tally> tallies(connections * static_cast<size_t>(options_.in_flight));
+    std::vector<LoadTally> tallies(connections * static_cast<size_t>(options_.in_flight),
+                                   LoadTally(parts_.cases));
     std::vector<std::thread> workers;
     workers.reserve(tallies.size());
     absl::Status started;
@@ -65,17 +57,15 @@ class Phase {
   }
 
  private:
-  Tally RunWorker(LoadConnection& connection) {
-    Tally tally;
-    tally.cases.resize(parts_.cases);
+  LoadTally RunWorker(LoadConnection& connection) {
+    LoadTally tally(parts_.cases);
     started_.wait(false, std::memory_order_acquire);
-    tally.last_end = start_;
     if (abandoned_) return tally;
     schedule_.has_value() ? RunOpenLoop(connection, &tally) : RunClosedLoop(connection, &tally);
     return tally;
   }
 
-  void RunClosedLoop(LoadConnection& connection, Tally* tally) {
+  void RunClosedLoop(LoadConnection& connection, LoadTally* tally) {
     while (true) {
       const SteadyClock::time_point now = SteadyClock::now();
       if (now >= start_ + end_) return;
@@ -84,7 +74,7 @@ class Phase {
   }
 
   /// What the warm-up had no worker for is dropped: the window begins without its backlog.
-  void RunOpenLoop(LoadConnection& connection, Tally* tally) {
+  void RunOpenLoop(LoadConnection& connection, LoadTally* tally) {
     ::prctl(PR_SET_TIMERSLACK, 1UL);  // by default the kernel wakes a sleeper up to 50 us late
     SendUntil(connection, options_.warm_up, &next_of_warm_up_, tally);
     SendUntil(connection, end_, &next_of_window_, tally);
@@ -92,69 +82,52 @@ class Phase {
 
   /// Free workers take the requests in turn, whatever their connection.
   void SendUntil(LoadConnection& connection, nanoseconds end, std::atomic<int64_t>* next,
-                 Tally* tally) {
+                 LoadTally* tally) {
     while (true) {
       const nanoseconds intended =
           schedule_->IntendedAt(next->fetch_add(1, std::memory_order_relaxed));
       if (intended >= end || SteadyClock::now() >= start_ + end) return;
       std::this_thread::sleep_until(start_ + intended);
       const SteadyClock::time_point sent = SteadyClock::now();
-      if (intended >= options_.warm_up) tally->send_delays.push_back(sent - (start_ + intended));
+      if (intended >= options_.warm_up) tally->CountSendDelay(sent - (start_ + intended));
       Send(connection, start_ + intended, sent, tally);
     }
   }
 
   /// One request, whose latency counts from `begin`.
   void Send(LoadConnection& connection, SteadyClock::time_point begin, SteadyClock::time_point sent,
-            Tally* tally) {
+            LoadTally* tally) {
     const MixSequence::Place place =
         parts_.sequence.At(next_of_mix_.fetch_add(1, std::memory_order_relaxed));
     const absl::StatusOr<LoadReply> reply =
         connection.Send(place.case_index, place.ordinal, options_.timeout);
     const SteadyClock::time_point end = SteadyClock::now();
     parts_.progress.Count(reply.ok());
-    if (begin < start_ + options_.warm_up) return;
-    tally->last_end = end;
-    CaseCounts& counts = tally->cases[place.case_index];
-    if (!reply.ok()) {
-      ++counts.errors[reply.status().code()];
-      if (tally->first_error.ok()) tally->first_error = reply.status();
-      return;
-    }
-    ++counts.completed;
-    counts.bytes_sent += reply->bytes_sent;
-    counts.bytes_received += reply->bytes_received;
-    counts.retried += reply->tries > 1 ? 1 : 0;
-    counts.retries += reply->tries - 1;
-    const int64_t companions = std::max<int64_t>(1, reply->timing.batch_requests);
-    tally->samples.push_back(LoadSample{.latency = end - begin,
-                                        .case_index = static_cast<uint32_t>(place.case_index),
-                                        .launches = 1.0F / static_cast<float>(companions),
-                                        .retried = reply->tries > 1,
-                                        .stages = ToStageTimes(reply->timing, end - sent)});
+    if (begin >= start_ + options_.warm_up)
+      tally->Count(place.case_index, reply, {begin, sent, end});
   }
 
-  LoadSamples Merge(std::vector<Tally> tallies) const {
+  LoadSamples Merge(std::vector<LoadTally> tallies) const {
     LoadSamples all;
     all.cases.resize(parts_.cases);
-    SteadyClock::time_point last_end = start_ + end_;
-    for (Tally& tally : tallies) {
-      LoadSamples one;
-      one.samples.assign(tally.samples.begin(), tally.samples.end());
-      one.send_delays.assign(tally.send_delays.begin(), tally.send_delays.end());
-      one.cases = std::move(tally.cases);
-      one.first_error = std::move(tally.first_error);
-      last_end = std::max(last_end, tally.last_end);
-      tally = Tally();
-      all.Add(std::move(one));
-    }
-    all.measured_seconds =
-        std::chrono::duration<double>(last_end - (start_ + options_.warm_up)).count();
+    for (LoadTally& tally : tallies) all.Add(tally.TakeSamples());
+    all.measured_seconds = std::chrono::duration<double>(Measured(tallies)).count();
     if (!schedule_.has_value()) return all;
     int64_t requests = 0;
     for (const CaseCounts& counts : all.cases) requests += counts.completed + counts.failed();
     all.not_sent = schedule_->RequestsIn(options_.warm_up, end_) - requests;
     return all;
+  }
+
+  /// Of an open loop the window, and what its last answer took beyond it. Of a closed one what the
+  /// workers' requests took, from the first counted one to the last: the window would hold what was
+  /// begun before it and miss what was ended after it.
+  nanoseconds Measured(const std::vector<LoadTally>& tallies) const {
+    const std::optional<nanoseconds> span = MeanSpan(tallies);
+    if (!schedule_.has_value()) return span.value_or(options_.duration);
+    SteadyClock::time_point last_end = start_ + end_;
+    for (const LoadTally& tally : tallies) last_end = std::max(last_end, tally.last_end());
+    return last_end - (start_ + options_.warm_up);
   }
 
   const PhaseOptions& options_;

@@ -1,6 +1,8 @@
 #include "client/normctl/load_report.h"
 
+#include <algorithm>
 #include <cstddef>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -90,8 +92,17 @@ void AddEcho(const LoadOptions& options, const LoadResult& result, std::string* 
   if (!over.has_value()) return;
   absl::StrAppendFormat(table, "%-13s %10.3f of the echo's requests/s\n", "ratio",
                         over->requests_per_second);
+  if (over->rounds.has_value()) {
+    absl::StrAppendFormat(table, "%-13s %10.3f the median of %d, %.3f to %.3f\n", "  by rounds",
+                          over->rounds->median, result.rounds.size(), over->rounds->min,
+                          over->rounds->max);
+  }
   absl::StrAppendFormat(table, "%-13s %+10.1f us at p50, %+.1f us at p99\n", "over the echo",
                         Microseconds(over->p50), Microseconds(over->p99));
+  if (!result.pair_differences.has_value()) return;
+  absl::StrAppendFormat(table, "%-13s %10s %10s %10s %10s %10s\n", "", "p50", "p90", "p99", "p99.9",
+                        "max");
+  AddLatency("  by pairs us", result.pair_differences, table);
 }
 
 void AddFlood(const LoadOptions& options, const LoadResult& result, std::string* table) {
@@ -122,6 +133,14 @@ std::optional<FloodComparison> CompareWithAlone(const LoadResult& result) {
                          .p99 = Microseconds(beside.p99) / Microseconds(alone.p99)};
 }
 
+Spread SpreadOf(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const size_t size = values.size();
+  return {.median = (values[(size - 1) / 2] + values[size / 2]) / 2,
+          .min = values.front(),
+          .max = values.back()};
+}
+
 std::optional<EchoComparison> CompareWithEcho(const LoadResult& result) {
   if (!result.echo.has_value() || !result.echo->all.latency.has_value() ||
       !result.load.all.latency.has_value()) {
@@ -129,10 +148,15 @@ std::optional<EchoComparison> CompareWithEcho(const LoadResult& result) {
   }
   const LatencySummary& load = *result.load.all.latency;
   const LatencySummary& echo = *result.echo->all.latency;
+  std::vector<double> ratios;
+  for (const EchoRound& round : result.rounds) {
+    if (round.echoes_per_second > 0) ratios.push_back(round.ratio());
+  }
   return EchoComparison{
       .requests_per_second = result.load.requests_per_second() / result.echo->requests_per_second(),
       .p50 = load.p50 - echo.p50,
-      .p99 = load.p99 - echo.p99};
+      .p99 = load.p99 - echo.p99,
+      .rounds = ratios.empty() ? std::nullopt : std::optional(SpreadOf(std::move(ratios)))};
 }
 
 std::string DescribeLoad(const LoadOptions& options, const ServerIdentity& server) {

@@ -16,11 +16,20 @@ struct ServerIdentity {
   std::vector<std::string> devices;
 };
 
+struct Spread {
+  double median = 0;  // of an even number the mean of the two in the middle
+  double min = 0;
+  double max = 0;
+};
+/// Of one value at least.
+Spread SpreadOf(std::vector<double> values);
+
 /// Requests beside their echoes, in one run.
 struct EchoComparison {
   double requests_per_second = 0;   // requests/s over echoes/s
   std::chrono::nanoseconds p50{0};  // latency less that of the echo
   std::chrono::nanoseconds p99{0};
+  std::optional<Spread> rounds;  // requests/s over echoes/s of each round, where there are some
 };
 /// Absent without an echo, or where either completed nothing.
 std::optional<EchoComparison> CompareWithEcho(const LoadResult& result);

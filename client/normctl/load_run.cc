@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/normctl/load_connection.h"
+#include "client/normctl/load_pairs.h"
 #include "client/normctl/load_phase.h"
 #include "client/normctl/mix_sequence.h"
 #include "client/normctl/prepared_case.h"
@@ -176,29 +177,11 @@ class LoadSession::Impl {
   absl::StatusOr<LoadResult> Run(std::optional<double> rate, const std::string& label,
                                  LoadProgress& progress) {
     if (flooder_.has_value()) return RunBesideFlood(rate, label, progress);
-    const double seconds = options_.duration_seconds;
-    const bool with_echo = options_.echo.has_value();
-    LoadSamples echoes;
-    if (with_echo) {
-      absl::StatusOr<LoadSamples> first =
-          RunPhase(side_.Echoes(progress), seconds / 2, rate, label + "echo");
-      if (!first.ok()) return first.status();
-      echoes.Add(*std::move(first));
-    }
-    const client::ServerStatistics before = side_.Statistics(options_.timeout);
-    absl::StatusOr<LoadSamples> load =
-        RunPhase(side_.Requests(progress), seconds, rate, label + "requests");
-    if (!load.ok()) return load.status();
     LoadResult result;
     result.first_calls = side_.first_calls();
+    const client::ServerStatistics before = side_.Statistics(options_.timeout);
+    if (absl::Status status = Measure(rate, label, progress, &result); !status.ok()) return status;
     result.server_stages = Between(before, side_.Statistics(options_.timeout));
-    result.load = Summarize(*std::move(load), SampleStages::kPresent);
-    if (!with_echo) return result;
-    absl::StatusOr<LoadSamples> second =
-        RunPhase(side_.Echoes(progress), seconds / 2, rate, label + "echo again");
-    if (!second.ok()) return second.status();
-    echoes.Add(*std::move(second));
-    result.echo = Summarize(std::move(echoes), SampleStages::kAbsent);
     return result;
   }
 
@@ -208,6 +191,53 @@ class LoadSession::Impl {
  private:
   static const std::vector<LoadCase>& FloodCases(const LoadOptions& options) {
     return options.flood->cases.empty() ? options.cases : options.flood->cases;
+  }
+
+  absl::Status Measure(std::optional<double> rate, const std::string& label, LoadProgress& progress,
+                       LoadResult* result) {
+    if (options_.pairs) {
+      MeasurePairs(label, progress, result);
+      return absl::OkStatus();
+    }
+    if (options_.echo.has_value()) return MeasureRounds(rate, label, progress, result);
+    absl::StatusOr<LoadSamples> load =
+        RunPhase(side_.Requests(progress), options_.duration_seconds, rate, label + "requests");
+    if (!load.ok()) return load.status();
+    result->load = Summarize(*std::move(load), SampleStages::kPresent);
+    return absl::OkStatus();
+  }
+
+  absl::Status MeasureRounds(std::optional<double> rate, const std::string& label,
+                             LoadProgress& progress, LoadResult* result) {
+    const double seconds = options_.duration_seconds / static_cast<double>(options_.rounds);
+    LoadSamples requests;
+    LoadSamples echoes;
+    for (int64_t round = 0; round < options_.rounds; ++round) {
+      EchoRound figures;
+      for (const bool echo : {round % 2 == 0, round % 2 != 0}) {
+        absl::StatusOr<LoadSamples> samples = RunPhase(
+            echo ? side_.Echoes(progress) : side_.Requests(progress), seconds, rate,
+            absl::StrCat(label, echo ? "echo " : "requests ", round + 1, " of ", options_.rounds));
+        if (!samples.ok()) return samples.status();
+        (echo ? figures.echoes_per_second : figures.requests_per_second) =
+            samples->requests_per_second();
+        (echo ? echoes : requests).Add(*std::move(samples));
+      }
+      result->rounds.push_back(figures);
+    }
+    result->load = Summarize(std::move(requests), SampleStages::kPresent);
+    result->echo = Summarize(std::move(echoes), SampleStages::kAbsent);
+    return absl::OkStatus();
+  }
+
+  void MeasurePairs(const std::string& label, LoadProgress& progress, LoadResult* result) {
+    progress.Begin(label + "requests and echoes in turn", absl::Seconds(options_.warm_up_seconds),
+                   absl::Seconds(options_.duration_seconds));
+    PairedSamples paired = RunPairs(Phase(1, options_.duration_seconds, std::nullopt),
+                                    side_.Requests(progress), side_.Echoes(progress));
+    result->load = Summarize(std::move(paired.requests), SampleStages::kPresent);
+    result->echo = Summarize(std::move(paired.echoes), SampleStages::kAbsent);
+    result->pair_differences = Summarize(std::move(paired.differences));
   }
 
   absl::StatusOr<LoadResult> RunBesideFlood(std::optional<double> rate, const std::string& label,

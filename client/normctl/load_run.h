@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "client/normctl/latency_summary.h"
 #include "client/normctl/load_options.h"
 #include "client/normctl/load_outcome.h"
 #include "client/normctl/load_progress.h"
@@ -26,9 +27,20 @@ struct FloodResult {
   LoadOutcome flood;  // its own
 };
 
+/// A part of the requests and the echoes right before or after them.
+struct EchoRound {
+  double requests_per_second = 0;
+  double echoes_per_second = 0;
+
+  double ratio() const { return requests_per_second / echoes_per_second; }
+};
+
 struct LoadResult {
-  LoadOutcome load;                  // beside the flood, where there is one
-  std::optional<LoadOutcome> echo;   // when asked for; bytes are those of whole messages
+  LoadOutcome load;                 // beside the flood, where there is one
+  std::optional<LoadOutcome> echo;  // when asked for; bytes are those of whole messages
+  std::vector<EchoRound> rounds;    // of an echo: in the order that they were run
+  // Of pairs: latency of each request less that of its echo.
+  std::optional<LatencySummary> pair_differences;
   std::optional<FloodResult> flood;  // likewise
   ServerStages server_stages;        // empty for a server that does not count them
   // Of each case the first that this client sent, while it sent nothing else.
@@ -48,10 +60,11 @@ class LoadSession {
   const std::string& server_version() const;
   const std::vector<std::string>& devices() const;
 
-  /// Warms up and measures at `rate`, or in a closed loop. With an echo: half of the echoes, the
-  /// requests, the other half, each with its warm-up, so that what drifts meanwhile meets both
-  /// alike. With a flood: the requests alone, then beside it. `label` stands before the progress. Errors: RESOURCE_EXHAUSTED when threads cannot be
-  /// started; a request that fails is counted instead.
+  /// Warms up and measures at `rate`, or in a closed loop. With an echo: rounds of echoes and
+  /// requests, each with its warm-up, whose order changes from round to round, so that what drifts
+  /// meanwhile meets both alike; or pairs. With a flood: the requests alone, then beside it. `label`
+  /// stands before the progress. Errors: RESOURCE_EXHAUSTED when threads cannot be started; a
+  /// request that fails is counted instead.
   absl::StatusOr<LoadResult> Run(std::optional<double> rate, const std::string& label,
                                  LoadProgress& progress);
 

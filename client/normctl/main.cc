@@ -5,6 +5,7 @@
 #include <string>
 
 #include "CLI/CLI.hpp"
+#include "absl/synchronization/mutex.h"
 #include "client/normctl/commands.h"
 #include "client/normctl/exit_code.h"
 #include "client/normctl/standard_streams.h"
@@ -30,10 +31,15 @@ void KeepFreedMemory() {
   ::mallopt(M_TOP_PAD, 1 << 30);
 }
 
+void LeaveMutexesUnwatched() {
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   KeepFreedMemory();
+  LeaveMutexesUnwatched();
   // What gRPC logs of a failed call stands in the call's error, which is one line.
   ::setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
   norm::normctl::PrepareStandardStreams();

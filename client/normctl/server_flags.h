@@ -24,6 +24,8 @@ struct ServerFlags {
   void AddConnectionTo(CLI::App* command);
   /// Options with what secures the connection, else the defaults.
   client::ClientOptions Options() const;
+  /// As if there were no --token-file.
+  void DropToken() { token_file_.clear(); }
   absl::StatusOr<std::unique_ptr<client::Client>> Connect(
       const client::ChunkOptions& chunks = {}) const;
 

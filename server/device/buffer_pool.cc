@@ -10,9 +10,9 @@
 #include <cstdlib>
 #include <mutex>
 #include <utility>
-#include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "server/scheduler/scheduler.h"
@@ -95,15 +95,15 @@ class BufferPool::Core : public std::enable_shared_from_this<Core> {
       : source_(std::move(source)), budget_bytes_(budget_bytes), listener_(std::move(listener)) {}
 
   ~Core() {
-    for (auto& head : returned_) {
-      Slab* slab = head.load(std::memory_order_acquire);
-      while (slab != nullptr) {
-        delete std::exchange(slab, slab->next);
-      }
+    std::lock_guard lock(mutex_);  // nobody else is left
+    for (int c = 0; c < kClassCount; ++c) {
+      CollectReturned(c);
     }
   }
 
-  absl::StatusOr<std::shared_ptr<std::byte>> Lease(int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_) {
+  absl::StatusOr<std::shared_ptr<std::byte>> Lease(int64_t bytes, LeaseMode mode,
+                                                   int64_t* slab_bytes)
+      ABSL_LOCKS_EXCLUDED(mutex_) {
     if (bytes > budget_bytes_ || SlabBytes(bytes) > budget_bytes_) {
       return absl::ResourceExhaustedError(
           absl::StrCat("staging memory of ", bytes, " bytes (", SlabBytes(bytes),
@@ -111,16 +111,15 @@ class BufferPool::Core : public std::enable_shared_from_this<Core> {
     }
     const int size_class = ClassOf(bytes);
     std::unique_ptr<Slab> slab;
-    std::vector<std::unique_ptr<Slab>> evicted;  // freed after the lock
     bool allocate = false;
     {
+      SlabList evicted;  // freed after the lock
       std::lock_guard lock(mutex_);
       slab = TakeFree(size_class);
-      if (slab == nullptr) {
+      if (slab == nullptr && mode == LeaseMode::kAllocates) {
         allocate = MakeRoom(ClassBytes(size_class), evicted);
       }
     }
-    evicted.clear();
     if (slab == nullptr && !allocate) {
       Notify();
       return WithRetryAfter(absl::UnavailableError(absl::StrCat(
@@ -129,15 +128,21 @@ class BufferPool::Core : public std::enable_shared_from_this<Core> {
                             kRetryAfter);
     }
     if (allocate) {
-      auto memory = Allocate(ClassBytes(size_class));
-      if (!memory.ok()) {
+      absl::Cleanup unreserve = [&] {
         total_bytes_.fetch_sub(ClassBytes(size_class));
         Notify();
+      };
+      slab = std::make_unique<Slab>();
+      slab->size_class = size_class;
+      auto memory = Allocate(ClassBytes(size_class));
+      if (!memory.ok()) {
         return memory.status();
       }
-      slab = std::make_unique<Slab>();
       slab->memory = *std::move(memory);
-      slab->size_class = size_class;
+      std::move(unreserve).Cancel();
+    }
+    if (slab_bytes != nullptr) {
+      *slab_bytes = ClassBytes(slab->size_class);
     }
     used_bytes_.fetch_add(ClassBytes(slab->size_class));
     Notify();
@@ -161,6 +166,34 @@ class BufferPool::Core : public std::enable_shared_from_this<Core> {
     Slab* next = nullptr;
     // Holds the control block of the lease: leasing a free slab allocates nothing.
     alignas(std::max_align_t) std::array<std::byte, 96> control_block;
+  };
+
+  /// Owns the slabs in it. Linked through them: nothing here allocates, and so nothing throws.
+  class SlabList {
+   public:
+    SlabList() = default;
+    ~SlabList() {
+      while (Pop() != nullptr) {
+      }
+    }
+    SlabList(const SlabList&) = delete;
+    SlabList& operator=(const SlabList&) = delete;
+
+    bool empty() const { return head_ == nullptr; }
+    void Push(std::unique_ptr<Slab> slab) {
+      slab->next = head_;
+      head_ = slab.release();
+    }
+    std::unique_ptr<Slab> Pop() {
+      std::unique_ptr<Slab> slab(head_);
+      if (slab != nullptr) {
+        head_ = slab->next;
+      }
+      return slab;
+    }
+
+   private:
+    Slab* head_ = nullptr;
   };
 
   /// Places a lease's control block in its slab and, when the block is no longer used either, gives
@@ -203,36 +236,37 @@ class BufferPool::Core : public std::enable_shared_from_this<Core> {
     const auto i = static_cast<size_t>(size_class);
     Slab* slab = returned_[i].exchange(nullptr, std::memory_order_acquire);
     while (slab != nullptr) {
-      free_[i].emplace_back(std::exchange(slab, slab->next));
+      free_[i].Push(std::unique_ptr<Slab>(std::exchange(slab, slab->next)));
     }
   }
 
   std::unique_ptr<Slab> TakeFree(int size_class) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const int last = std::min(size_class + kStepsPerOctave, kClassCount - 1);
     for (int c = size_class; c <= last; ++c) {
-      auto& free = free_[static_cast<size_t>(c)];
+      SlabList& free = free_[static_cast<size_t>(c)];
       if (free.empty()) {
         CollectReturned(c);
       }
       if (!free.empty()) {
-        std::unique_ptr<Slab> slab = std::move(free.back());
-        free.pop_back();
-        return slab;
+        return free.Pop();
       }
     }
     return nullptr;
   }
 
+  /// Moves a free slab of the class to `evicted`.
+  void Evict(int size_class, SlabList& evicted) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    evicted.Push(free_[static_cast<size_t>(size_class)].Pop());
+    total_bytes_.fetch_sub(ClassBytes(size_class));
+  }
+
   /// Reserves `bytes` of the budget, moving free slabs, the largest first, to `evicted` for it.
-  bool MakeRoom(int64_t bytes, std::vector<std::unique_ptr<Slab>>& evicted)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  bool MakeRoom(int64_t bytes, SlabList& evicted) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     for (int c = kClassCount - 1; c >= 0 && total_bytes_.load() + bytes > budget_bytes_; --c) {
       CollectReturned(c);
-      auto& free = free_[static_cast<size_t>(c)];
-      while (!free.empty() && total_bytes_.load() + bytes > budget_bytes_) {
-        evicted.push_back(std::move(free.back()));
-        free.pop_back();
-        total_bytes_.fetch_sub(ClassBytes(c));
+      while (!free_[static_cast<size_t>(c)].empty() &&
+             total_bytes_.load() + bytes > budget_bytes_) {
+        Evict(c, evicted);
       }
     }
     if (total_bytes_.load() + bytes > budget_bytes_) {
@@ -249,23 +283,19 @@ class BufferPool::Core : public std::enable_shared_from_this<Core> {
       return memory;
     }
     // The source has less than the budget says: what lies free here may be what it lacks.
-    std::vector<std::unique_ptr<Slab>> evicted;
+    bool any = false;
     {
+      SlabList evicted;  // freed after the lock
       std::lock_guard lock(mutex_);
       for (int c = 0; c < kClassCount; ++c) {
         CollectReturned(c);
-        for (auto& slab : free_[static_cast<size_t>(c)]) {
-          evicted.push_back(std::move(slab));
-          total_bytes_.fetch_sub(ClassBytes(c));
+        while (!free_[static_cast<size_t>(c)].empty()) {
+          Evict(c, evicted);
+          any = true;
         }
-        free_[static_cast<size_t>(c)].clear();
       }
     }
-    if (evicted.empty()) {
-      return memory;
-    }
-    evicted.clear();
-    return source_(bytes);
+    return any ? source_(bytes) : std::move(memory);
   }
 
   void Notify() const {
@@ -282,7 +312,7 @@ class BufferPool::Core : public std::enable_shared_from_this<Core> {
   std::atomic<int64_t> allocations_{0};
   std::array<std::atomic<Slab*>, kClassCount> returned_{};
   std::mutex mutex_;
-  std::array<std::vector<std::unique_ptr<Slab>>, kClassCount> free_ ABSL_GUARDED_BY(mutex_);
+  std::array<SlabList, kClassCount> free_ ABSL_GUARDED_BY(mutex_);
 };
 
 BufferPool::BufferPool(MemorySource source, int64_t budget_bytes, UsageListener listener)
@@ -290,8 +320,9 @@ BufferPool::BufferPool(MemorySource source, int64_t budget_bytes, UsageListener 
 
 BufferPool::~BufferPool() = default;
 
-absl::StatusOr<std::shared_ptr<std::byte>> BufferPool::Lease(int64_t bytes) {
-  return core_->Lease(bytes);
+absl::StatusOr<std::shared_ptr<std::byte>> BufferPool::Lease(int64_t bytes, LeaseMode mode,
+                                                             int64_t* slab_bytes) {
+  return core_->Lease(bytes, mode, slab_bytes);
 }
 
 void BufferPool::Prewarm(int64_t largest_bytes, int copies) {

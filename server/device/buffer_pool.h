@@ -29,10 +29,16 @@ struct PoolUsage {
 /// most a quarter more than asked.
 int64_t SlabBytes(int64_t bytes);
 
+enum class LeaseMode : uint8_t {
+  kAllocates,     // a new slab where none lies free, freeing others for it: may take milliseconds
+  kFreeSlabOnly,  // for a thread that must not wait for the source
+};
+
 /// Hands out slabs and takes them back.
 ///
 /// Bound:     slabs, leased and free, never take more than the budget. A lease that needs room
 ///            frees unused slabs of other sizes first.
+/// Failure:   a source that refuses or throws leaves the pool as it was.
 /// Release:   dropping the last copy of a lease is a lock-free push, on any thread; it frees
 ///            nothing while the pool lives. After the pool is gone, the last lease frees all.
 /// Threads:   safe. Allocation happens outside the lock.
@@ -48,10 +54,13 @@ class BufferPool {
   BufferPool& operator=(const BufferPool&) = delete;
 
   /// A slab of SlabBytes(bytes), or of up to twice that when one lies free. Contents undefined.
+  /// `slab_bytes`: set to the slab's size where there is a lease.
   ///
   /// Errors: RESOURCE_EXHAUSTED when `bytes` alone exceeds the budget, or the source refuses;
-  ///         UNAVAILABLE when leased slabs leave no room now.
-  absl::StatusOr<std::shared_ptr<std::byte>> Lease(int64_t bytes);
+  ///         UNAVAILABLE when leased slabs leave no room now, or none lies free and `mode` wants one.
+  absl::StatusOr<std::shared_ptr<std::byte>> Lease(int64_t bytes,
+                                                   LeaseMode mode = LeaseMode::kAllocates,
+                                                   int64_t* slab_bytes = nullptr);
 
   /// Allocates free slabs, so that `copies` leases at once of any one size up to `largest_bytes`,
   /// and a quarter more for what lies beside it, find one: the smallest first, up to half of the

@@ -9,7 +9,6 @@
 #include "server/device/batch_layout.h"
 #include "server/device/batch_record.h"
 #include "server/device/cpu_kernel_call.h"
-#include "server/device/job_memory.h"
 #include "server/device/kernel_status.h"
 #include "server/scheduler/scheduler.h"
 
@@ -67,7 +66,7 @@ int64_t CpuBatchExecutor::WorkspaceBytes(const NormProblem& problem) const {
 
 absl::StatusOr<JobMemory> CpuBatchExecutor::LeaseMemory(const NormProblem& problem,
                                                         int64_t input_bytes) {
-  return LeaseJobMemory(pool_, {input_bytes, OutputSlabBytes(problem), WorkspaceBytes(problem)});
+  return job_memory_.Lease({input_bytes, OutputSlabBytes(problem), WorkspaceBytes(problem)});
 }
 
 void CpuBatchExecutor::Run(std::unique_ptr<Batch> batch, BatchDone done) {

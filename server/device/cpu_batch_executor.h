@@ -16,6 +16,7 @@
 #include "server/device/batch_layout.h"
 #include "server/device/buffer_pool.h"
 #include "server/device/gather_plan.h"
+#include "server/device/job_memory.h"
 #include "server/device/kernel_args.h"
 #include "server/observability/metrics.h"
 #include "server/scheduler/batch_executor.h"
@@ -85,6 +86,7 @@ class CpuBatchExecutor final : public BatchExecutor {
   const CpuBatchExecutorOptions options_;
   Metrics& metrics_;
   BufferPool pool_;
+  JobMemoryShare job_memory_{pool_};
   ThreadPool kernel_threads_;
   std::atomic<int64_t> copied_bytes_{0};
   std::mutex mutex_;

@@ -63,11 +63,13 @@ absl::StatusOr<std::unique_ptr<CudaBatchExecutor>> CudaBatchExecutor::Create(
 CudaBatchExecutor::CudaBatchExecutor(const CudaBatchExecutorOptions& options, Metrics& metrics)
     : options_(options),
       metrics_(metrics),
-      pinned_(PinnedMemory(), options.pinned_budget_bytes,
+      pinned_(options.pinned_memory ? options.pinned_memory : PinnedMemory(),
+              options.pinned_budget_bytes,
               [&metrics, index = options.device_index](PoolUsage usage) {
                 metrics.SetPinnedPool(index, usage.used_bytes, usage.free_bytes);
               }),
-      device_(DeviceMemory(options.ordinal), options.device_budget_bytes,
+      device_(options.device_memory ? options.device_memory : DeviceMemory(options.ordinal),
+              options.device_budget_bytes,
               [&metrics, index = options.device_index](PoolUsage usage) {
                 metrics.SetDevicePool(index, usage.used_bytes, usage.free_bytes);
               }),
@@ -96,16 +98,16 @@ CudaBatchExecutor::~CudaBatchExecutor() {
 void CudaBatchExecutor::Start(std::unique_ptr<Batch> batch, BatchDone done) {
   if (Slot* const slot = Place(std::move(batch), std::move(done), options_.inline_bytes)) {
     const cuda::DeviceGuard device(options_.ordinal);
-    LaunchWork(*slot, device.status());
-    Watch(*slot);
+    if (LaunchHere(*slot, device.status())) {
+      Watch(*slot);
+    }
   }
 }
 
 void CudaBatchExecutor::Run(std::unique_ptr<Batch> batch, BatchDone done) {
   if (Slot* const slot = Place(std::move(batch), std::move(done), options_.run_bytes)) {
     const cuda::DeviceGuard device(options_.ordinal);
-    LaunchWork(*slot, device.status());
-    if (!AwaitEnd(*slot)) {
+    if (LaunchHere(*slot, device.status()) && !AwaitEnd(*slot)) {
       Watch(*slot);
     }
   }
@@ -113,9 +115,7 @@ void CudaBatchExecutor::Run(std::unique_ptr<Batch> batch, BatchDone done) {
 
 CudaBatchExecutor::Slot* CudaBatchExecutor::Place(std::unique_ptr<Batch> batch, BatchDone done,
                                                   int64_t most_bytes) {
-  // Who brings memory must not end for want of device memory, and so may have to wait.
-  const bool small =
-      BytesUpTo(*batch, most_bytes) <= most_bytes && BroughtMemory(*batch) == nullptr;
+  const bool small = BytesUpTo(*batch, most_bytes) <= most_bytes;
   std::lock_guard lock(mutex_);
   if (idle_.empty()) {
     queue_.push_back({std::move(batch), std::move(done)});
@@ -151,37 +151,72 @@ void CudaBatchExecutor::RunSlot(Slot& slot) {
         return;
       }
       slot.assigned = false;
-      slot.may_wait = true;
     }
-    LaunchWork(slot, device.status());
+    (void)Launch(slot, device.status(), LeaseMode::kAllocates);
     Watch(slot);
   }
 }
 
-void CudaBatchExecutor::LaunchWork(Slot& slot, const Status& device) {
+bool CudaBatchExecutor::LaunchHere(Slot& slot, const Status& device) {
+  if (Launch(slot, device, LeaseMode::kFreeSlabOnly)) {
+    return true;
+  }
+  std::lock_guard lock(mutex_);
+  slot.assigned = true;
+  slot.wakeup.notify_one();
+  return false;
+}
+
+bool CudaBatchExecutor::Launch(Slot& slot, const Status& device, LeaseMode mode) {
   slot.start = SteadyClock::now();
   if (!device.ok()) {
-    slot.launched = Judge(device);
+    slot.status = Judge(device);
   } else if (!healthy()) {
-    slot.launched = LostError();
+    slot.status = LostError();
   } else {
     try {
-      slot.launched = Launch(slot);
+      slot.status = LeaseMemory(slot, mode);
+      if (slot.status.ok()) {
+        const Status enqueued = slot.flight.Enqueue(*slot.work.batch);
+        slot.status = enqueued.ok() ? absl::OkStatus() : Judge(enqueued);
+      } else if (mode == LeaseMode::kFreeSlabOnly) {
+        return false;
+      } else if (const Status lost = slot.flight.Synchronize(); cuda::IsSticky(lost)) {
+        // Of which an allocation may say no more than that it failed.
+        slot.status = Judge(lost);
+      }
     } catch (const std::exception& error) {
-      slot.launched = absl::InternalError(absl::StrCat("CUDA batch failed: ", error.what()));
+      slot.status = absl::InternalError(absl::StrCat("CUDA batch failed: ", error.what()));
     }
   }
+  return true;
+}
+
+absl::Status CudaBatchExecutor::LeaseMemory(Slot& slot, LeaseMode mode) {
+  absl::Status status = slot.flight.Prepare(*slot.work.batch, slot.alone, mode);
+  if (!status.ok()) {
+    return status;
+  }
+  auto hold = device_waitlist_.Lease([&] { return slot.flight.LeaseDeviceMemory(); },
+                                     /*may_wait=*/mode == LeaseMode::kAllocates);
+  if (!hold.ok()) {
+    return hold.status();
+  }
+  slot.device_memory = *std::move(hold);
+  return absl::OkStatus();
 }
 
 bool CudaBatchExecutor::AwaitEnd(Slot& slot) {
   const auto deadline = SteadyClock::now() + options_.patience;
   while (SteadyClock::now() < deadline) {
-    const Result<bool> over = IsOver(slot);
-    if (!over.ok() || over.value()) {
-      End(slot, over.status());
+    if (!IsOver(slot)) {
+      std::this_thread::yield();
+    } else if (TakeResults(slot)) {
+      HandBack(slot);
       return true;
+    } else {
+      return false;
     }
-    std::this_thread::yield();
   }
   return false;
 }
@@ -193,62 +228,6 @@ void CudaBatchExecutor::Watch(Slot& slot) {
     flights_.store(in_flight_.size(), std::memory_order_release);
   }
   flight_changed_.notify_one();
-}
-
-absl::Status CudaBatchExecutor::Launch(Slot& slot) {
-  const Batch& batch = *slot.work.batch;
-  absl::Status memory = slot.flight.Prepare(batch, slot.alone);
-  if (memory.ok()) {
-    memory = LeaseDeviceMemory(slot);
-  }
-  if (!memory.ok()) {
-    return memory;
-  }
-  const Status status = slot.flight.Enqueue(batch);
-  return status.ok() ? absl::OkStatus() : Judge(status);
-}
-
-absl::Status CudaBatchExecutor::LeaseDeviceMemory(Slot& slot) {
-  {
-    std::lock_guard lock(memory_mutex_);
-    ++memory_holders_;
-  }
-  absl::Status status = slot.flight.LeaseDeviceMemory();
-  slot.has_device_memory = status.ok();
-  if (status.ok()) {
-    return status;
-  }
-  std::unique_lock lock(memory_mutex_);
-  EndHolding();
-  // Those that hold memory are in flight and end by themselves. Whoever waits has none: a part of
-  // what it needs could be what another waits for.
-  while (absl::IsUnavailable(status) && slot.may_wait) {
-    status = slot.flight.LeaseDeviceMemory();
-    if (!absl::IsUnavailable(status) || memory_holders_ == 0) {
-      break;
-    }
-    const int64_t seen = memory_releases_;
-    while (memory_releases_ == seen) {
-      memory_released_.wait(lock);
-    }
-  }
-  slot.has_device_memory = status.ok();
-  memory_holders_ += slot.has_device_memory ? 1 : 0;
-  return status;
-}
-
-void CudaBatchExecutor::EndHolding() {
-  --memory_holders_;
-  ++memory_releases_;
-  memory_released_.notify_all();
-}
-
-void CudaBatchExecutor::ReleaseMemory(Slot& slot) {
-  slot.flight.Release();
-  if (std::exchange(slot.has_device_memory, false)) {
-    std::lock_guard lock(memory_mutex_);
-    EndHolding();
-  }
 }
 
 int64_t CudaBatchExecutor::WorkspaceBytes(const NormProblem& problem) const {
@@ -291,13 +270,19 @@ void CudaBatchExecutor::RunCompletions() {
   }
 }
 
-Result<bool> CudaBatchExecutor::IsOver(const Slot& slot) const {
-  return slot.launched.ok() ? slot.flight.IsDone() : Result<bool>(true);
+bool CudaBatchExecutor::IsOver(Slot& slot) {
+  if (!slot.status.ok()) {
+    return true;
+  }
+  const Result<bool> over = slot.flight.IsDone();
+  if (!over.ok()) {
+    slot.status = Judge(over.status());
+  }
+  return !over.ok() || over.value();
 }
 
 bool CudaBatchExecutor::PollSlot(Slot& slot) {
-  const Result<bool> over = IsOver(slot);
-  if (over.ok() && !over.value()) {
+  if (!IsOver(slot)) {
     return false;
   }
   {
@@ -305,52 +290,46 @@ bool CudaBatchExecutor::PollSlot(Slot& slot) {
     in_flight_.erase(std::find(in_flight_.begin(), in_flight_.end(), &slot));
     flights_.store(in_flight_.size(), std::memory_order_release);
   }
-  End(slot, over.status());
+  if (!TakeResults(slot)) {
+    Fail(slot);
+  }
+  HandBack(slot);
   return true;
 }
 
-void CudaBatchExecutor::End(Slot& slot, const Status& over) {
-  if (!slot.launched.ok()) {
-    Fail(slot, slot.launched);
-  } else if (over.ok()) {
-    Succeed(slot);
-  } else {
-    Fail(slot, Judge(over));
+bool CudaBatchExecutor::TakeResults(Slot& slot) {
+  if (!slot.status.ok()) {
+    return false;
   }
-}
-
-void CudaBatchExecutor::Succeed(Slot& slot) {
   Batch& batch = *slot.work.batch;
   try {
     const Result<BatchTimes> times = slot.flight.Finish(batch);
-    if (!times.ok()) {
-      Fail(slot, Judge(times.status()));
-      return;
+    if (times.ok()) {
+      RecordBatch(slot.flight.layout(), times.value(), options_.device_index, batch, metrics_);
+    } else {
+      slot.status = Judge(times.status());
     }
-    RecordBatch(slot.flight.layout(), times.value(), options_.device_index, batch, metrics_);
   } catch (const std::exception& error) {
-    Fail(slot, absl::InternalError(absl::StrCat("CUDA batch failed: ", error.what())));
-    return;
+    slot.status = absl::InternalError(absl::StrCat("CUDA batch failed: ", error.what()));
   }
-  HandBack(slot);
+  return slot.status.ok();
 }
 
-void CudaBatchExecutor::Fail(Slot& slot, absl::Status status) {
+void CudaBatchExecutor::Fail(Slot& slot) {
   // What was enqueued before the failure may still use the memory; and a refusal may have been the
   // first sign of a poisoned context.
   const Status rest = slot.flight.Synchronize();
   if (cuda::IsSticky(rest) && healthy()) {
-    status = Judge(rest);
+    slot.status = Judge(rest);
   }
-  FailResults(status, *slot.work.batch);
-  HandBack(slot);
+  FailResults(slot.status, *slot.work.batch);
 }
 
 void CudaBatchExecutor::HandBack(Slot& slot) {
   Work work = std::move(slot.work);
   metrics_.AddSlotBusy(options_.device_index, absl::FromChrono(SteadyClock::now() - slot.start));
-  ReleaseMemory(slot);
-  slot.may_wait = false;
+  slot.flight.Release();
+  slot.device_memory.Reset();
   {
     std::lock_guard lock(mutex_);
     if (queue_.empty()) {

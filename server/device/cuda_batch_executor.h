@@ -20,6 +20,7 @@
 #include "server/device/cuda_flight.h"
 #include "server/device/host_copier.h"
 #include "server/device/job_memory.h"
+#include "server/device/memory_waitlist.h"
 #include "server/observability/metrics.h"
 #include "server/scheduler/batch_executor.h"
 
@@ -55,6 +56,9 @@ struct CudaBatchExecutorOptions {
   // sleeps: a wake-up was seen to take 20 us and more.
   std::chrono::microseconds completion_spin{100};
   CudaWays ways;
+  // Other sources than PinnedMemory() and DeviceMemory(ordinal), whose memory they must hand out.
+  MemorySource pinned_memory;
+  MemorySource device_memory;
 };
 
 /// Stages:    a slot's thread, or for a small batch on an idle device the one that calls Start or
@@ -64,9 +68,10 @@ struct CudaBatchExecutorOptions {
 ///            through an idle device in slices (CudaWays). One thread per GPU polls for the end of
 ///            the batches in flight and calls `done`; Run's caller does that first for its own.
 /// Memory:    device memory and pinned inputs return to their pools before `done`; pinned outputs
-///            when the last copy of their owner goes. A batch on a slot's thread waits for device
+///            when the last copy of their owner goes. A batch waits, on a slot's thread, for device
 ///            memory that others in flight hold. No allocation while sizes repeat, no
-///            device-wide synchronization.
+///            device-wide synchronization; neither they nor a failure's synchronization on the
+///            thread that calls Start or Run.
 /// Errors:    out of memory is RESOURCE_EXHAUSTED, a refused call INTERNAL, both for that batch
 ///            alone. An error that poisons the context makes the device unhealthy for good: the
 ///            batch that met it ends INTERNAL, every other one UNAVAILABLE.
@@ -91,13 +96,15 @@ class CudaBatchExecutor final : public BatchExecutor {
   }
   int64_t WorkspaceBytes(const NormProblem& problem) const override;
   absl::StatusOr<JobMemory> LeaseMemory(const NormProblem& problem, int64_t input_bytes) override {
-    return LeaseJobMemory(pinned_, {input_bytes, OutputSlabBytes(problem)});
+    return job_memory_.Lease({input_bytes, OutputSlabBytes(problem)});
   }
   void Start(std::unique_ptr<Batch> batch, BatchDone done) override ABSL_LOCKS_EXCLUDED(mutex_);
   void Run(std::unique_ptr<Batch> batch, BatchDone done) override ABSL_LOCKS_EXCLUDED(mutex_);
 
   PoolUsage pinned_usage() const { return pinned_.usage(); }
   PoolUsage device_usage() const { return device_.usage(); }
+  /// Batches that wait for what others hold of it.
+  int64_t waiting_for_device_memory() { return device_waitlist_.waiting(); }
   /// Bytes that this host's threads copied from requests; results are not copied.
   int64_t host_copied_bytes() const { return copier_.copied_bytes() - warm_up_copied_bytes_; }
 
@@ -114,12 +121,11 @@ class CudaBatchExecutor final : public BatchExecutor {
     CudaFlight flight;
     Work work;
     std::chrono::steady_clock::time_point start;
-    absl::Status launched;
+    absl::Status status;             // of `work`, as far as it is known
     std::condition_variable wakeup;  // assigned, or the executor stops
     bool assigned = false;           // guarded by mutex_: its thread is to run `work`
     bool alone = false;              // no other slot was busy when it got `work`
-    bool may_wait = false;           // on its own thread
-    bool has_device_memory = false;  // counted in memory_holders_
+    MemoryWaitlist::Hold device_memory;
   };
 
   CudaBatchExecutor(const CudaBatchExecutorOptions& options, Metrics& metrics);
@@ -130,28 +136,27 @@ class CudaBatchExecutor final : public BatchExecutor {
   /// others, and the batch has no more than `most_bytes`. If not, its thread does, or the work waits.
   Slot* Place(std::unique_ptr<Batch> batch, BatchDone done, int64_t most_bytes)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  /// Leaves in `launched` whether that went well.
-  void LaunchWork(Slot& slot, const Status& device);
-  /// Polls for the end of the slot's work for options_.patience; true when it was handed back.
+  /// Everything up to the last enqueued copy; leaves in `status` how that went. But false, and
+  /// nothing enqueued, where `mode` kFreeSlabOnly gets no memory.
+  bool Launch(Slot& slot, const Status& device, LeaseMode mode);
+  /// Launch on a thread that is not the slot's; where memory does not lie free the slot's own, which
+  /// may allocate and wait, launches it, and this is false.
+  bool LaunchHere(Slot& slot, const Status& device) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status LeaseMemory(Slot& slot, LeaseMode mode);
+  /// Polls for the end of the slot's work for options_.patience; true when it ended well and was
+  /// handed back. What fails is left to the completion thread, which may have to wait for the device.
   bool AwaitEnd(Slot& slot);
   /// From now on the completion thread looks for the end of the slot's work.
   void Watch(Slot& slot) ABSL_LOCKS_EXCLUDED(mutex_);
   void RunCompletions() ABSL_LOCKS_EXCLUDED(mutex_);
-  /// Everything up to the last enqueued copy.
-  absl::Status Launch(Slot& slot);
-  /// The flight's device memory, once others have given back what it lacks; UNAVAILABLE when none
-  /// hold any.
-  absl::Status LeaseDeviceMemory(Slot& slot) ABSL_LOCKS_EXCLUDED(memory_mutex_);
-  void EndHolding() ABSL_EXCLUSIVE_LOCKS_REQUIRED(memory_mutex_);
-  void ReleaseMemory(Slot& slot) ABSL_LOCKS_EXCLUDED(memory_mutex_);
   /// Whether the batch in the slot is over, well or not.
-  Result<bool> IsOver(const Slot& slot) const;
-  /// Hands back the batch of a slot that is over, as IsOver said.
-  void End(Slot& slot, const Status& over);
+  bool IsOver(Slot& slot);
   /// True when the batch in the slot was over, and is handed back.
   bool PollSlot(Slot& slot);
-  void Succeed(Slot& slot);
-  void Fail(Slot& slot, absl::Status status);
+  /// Of a batch that is over; false, and why in `status`, when it has none.
+  bool TakeResults(Slot& slot);
+  /// Waits for what was enqueued, and ends the jobs with `status`.
+  void Fail(Slot& slot);
   void HandBack(Slot& slot) ABSL_LOCKS_EXCLUDED(mutex_);
   void WakeAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// What a batch that met this error ends with. Marks the device lost when the error is sticky.
@@ -162,6 +167,8 @@ class CudaBatchExecutor final : public BatchExecutor {
   Metrics& metrics_;
   BufferPool pinned_;
   BufferPool device_;
+  MemoryWaitlist device_waitlist_;
+  JobMemoryShare job_memory_{pinned_};
   HostCopier copier_;
   int64_t warm_up_copied_bytes_ = 0;  // set by Create
   std::atomic<bool> lost_{false};
@@ -173,12 +180,6 @@ class CudaBatchExecutor final : public BatchExecutor {
   std::vector<Slot*> in_flight_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool completions_stopping_ ABSL_GUARDED_BY(mutex_) = false;
-
-  std::mutex memory_mutex_;
-  std::condition_variable memory_released_;
-  // Flights that may have device memory, and how often one has given its own back.
-  int64_t memory_holders_ ABSL_GUARDED_BY(memory_mutex_) = 0;
-  int64_t memory_releases_ ABSL_GUARDED_BY(memory_mutex_) = 0;
 
   std::atomic<size_t> flights_{0};  // size of in_flight_, for a look without the lock
   std::vector<std::unique_ptr<Slot>> slots_;

@@ -30,11 +30,17 @@ FoundDevices FindCudaDevices() {
   absl::Time start = absl::Now();
   const Result<int> count = cuda::DeviceCount();
   if (!count.ok()) {
-    found.notes.push_back(count.status().message());
+    found.notes.push_back(
+        absl::StrCat(count.status().message(),
+                     " (normctl doctor tells the driver from the one that this build needs)"));
     return found;
   }
   if (count.value() == 0) {
-    found.notes.push_back("the CUDA runtime sees no device");
+    const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
+    found.notes.push_back(
+        visible == nullptr ? "the CUDA runtime sees no device"
+                           : absl::StrCat("the CUDA runtime sees no device (CUDA_VISIBLE_DEVICES='",
+                                          visible, "')"));
   }
   for (int ordinal = 0; ordinal < count.value(); ++ordinal) {
     const std::string name = absl::StrCat("cuda:", ordinal);
@@ -91,7 +97,7 @@ absl::StatusOr<std::unique_ptr<BatchExecutor>> MakeCudaExecutor(const DeviceFact
   // A machine without the management library has no nv_gpu_ metrics.
   if (const Result<cuda::DeviceInfo> info = cuda::QueryDevice(device.ordinal); info.ok()) {
     if (auto card = std::make_shared<const NvmlDevice>(info.value().pci_bus_id); card->found()) {
-      metrics.SetGpuReader(card->uuid(), [card] { return card->Read(); });
+      metrics.SetGpuReader(device_index, card->uuid(), [card] { return card->Read(); });
     }
   }
   return CudaBatchExecutor::Create(cuda, metrics);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "norm/cuda/profile_range.h"
 #include "server/device/cuda_kernel_call.h"
 
@@ -30,8 +31,9 @@ int64_t DirectBytes(const Batch& batch, const CudaWays& ways) {
 
 }  // namespace
 
-absl::Status CudaFlight::Lease(BufferPool& pool, int64_t bytes, std::shared_ptr<std::byte>& lease) {
-  auto leased = pool.Lease(bytes);
+absl::Status CudaFlight::Lease(BufferPool& pool, int64_t bytes,
+                               std::shared_ptr<std::byte>& lease) const {
+  auto leased = pool.Lease(bytes, mode_);
   if (!leased.ok()) {
     return leased.status();
   }
@@ -39,7 +41,9 @@ absl::Status CudaFlight::Lease(BufferPool& pool, int64_t bytes, std::shared_ptr<
   return absl::OkStatus();
 }
 
-absl::Status CudaFlight::Prepare(const Batch& batch, bool alone) {
+absl::Status CudaFlight::Prepare(const Batch& batch, bool alone, LeaseMode mode) {
+  Release();
+  mode_ = mode;
   MakeBatchLayout(batch, DirectBytes(batch, resources_.ways), layout_);
   const int64_t bytes = layout_.input_bytes + layout_.output_bytes;
   // Mapped memory is one slab: page-locked inputs, which lie elsewhere, are for the copy engine.
@@ -69,6 +73,7 @@ absl::Status CudaFlight::Prepare(const Batch& batch, bool alone) {
 }
 
 absl::Status CudaFlight::LeaseDeviceMemory() {
+  absl::Cleanup release = [this] { ReleaseDeviceMemory(); };
   absl::Status status;
   if (copies_in()) {
     status = Lease(resources_.device, layout_.input_bytes, device_input_);
@@ -82,8 +87,8 @@ absl::Status CudaFlight::LeaseDeviceMemory() {
                 copies_out() ? device_output_.get() : pinned_output_.get(), layout_, call_);
     status = LeaseWorkspace();
   }
-  if (!status.ok()) {
-    ReleaseDeviceMemory();
+  if (status.ok()) {
+    std::move(release).Cancel();
   }
   return status;
 }

@@ -46,8 +46,9 @@ struct CudaFlightResources {
   CudaWays ways;
 };
 
-/// Use:       Prepare, LeaseDeviceMemory, Enqueue, then IsDone until it says so, Finish, Release; after an error of any
-///            of them Synchronize and Release. Scratch memory is kept for the next batch.
+/// Use:       Prepare, LeaseDeviceMemory, Enqueue, then IsDone until it says so, Finish, Release; after
+///            an error or exception of any of them Synchronize and Release, but after one of the
+///            first two Prepare may come again. Scratch memory is kept for the next batch.
 /// Threads:   one at a time; the slot's device must be current.
 class CudaFlight {
  public:
@@ -56,9 +57,10 @@ class CudaFlight {
 
   /// Lays the batch out and leases its pinned memory, but for what its job brings.
   /// RESOURCE_EXHAUSTED or UNAVAILABLE as the pool says. `alone`: whether no other batch is in
-  /// flight.
-  absl::Status Prepare(const Batch& batch, bool alone);
-  /// After Prepare: all that it needs or, with the errors of the pool, none. May be tried again.
+  /// flight. `mode`: of all its leases.
+  absl::Status Prepare(const Batch& batch, bool alone, LeaseMode mode);
+  /// After Prepare: all that it needs or, with the errors of the pool or an exception, none. May be
+  /// tried again.
   absl::Status LeaseDeviceMemory();
   /// Everything up to the last copy out; the batch's inputs are no longer needed on return, but
   /// for page-locked ones.
@@ -76,7 +78,7 @@ class CudaFlight {
  private:
   enum class Way : uint8_t { kMapped, kMappedOutput, kStaged };
 
-  static absl::Status Lease(BufferPool& pool, int64_t bytes, std::shared_ptr<std::byte>& lease);
+  absl::Status Lease(BufferPool& pool, int64_t bytes, std::shared_ptr<std::byte>& lease) const;
   absl::Status LeaseWorkspace();
   void ReleaseDeviceMemory();
   bool sliced() const { return slices_.count > 1; }
@@ -98,6 +100,7 @@ class CudaFlight {
   KernelCall call_;
   RowSlices slices_;
   Way way_ = Way::kStaged;
+  LeaseMode mode_ = LeaseMode::kAllocates;
   size_t workspace_bytes_ = 0;
   std::shared_ptr<std::byte> pinned_input_;
   std::shared_ptr<std::byte> pinned_output_;

@@ -18,7 +18,8 @@ Status WarmUp(CudaFlight& flight) {
   const std::vector<std::byte> zeros(static_cast<size_t>(largest));
   for (const NormProblem& problem : problems) {
     const std::unique_ptr<Batch> batch = WarmUpBatch(problem, zeros);
-    if (!flight.Prepare(*batch, /*alone=*/true).ok() || !flight.LeaseDeviceMemory().ok()) {
+    if (!flight.Prepare(*batch, /*alone=*/true, LeaseMode::kAllocates).ok() ||
+        !flight.LeaseDeviceMemory().ok()) {
       flight.Release();
       continue;
     }

@@ -8,6 +8,8 @@ namespace {
 // NVML's ABI, which is the same in every driver: https://docs.nvidia.com/deploy/nvml-api/
 constexpr int kNvmlSuccess = 0;
 
+constexpr int kTemperatureOfGpu = 0;
+
 struct NvmlUtilization {
   unsigned int gpu_percent;
   unsigned int memory_percent;
@@ -29,6 +31,7 @@ struct NvmlDevice::Library {
                Load(utilization, "nvmlDeviceGetUtilizationRates") &&
                Load(memory, "nvmlDeviceGetMemoryInfo") && Load(power, "nvmlDeviceGetPowerUsage") &&
                Load(power_limit, "nvmlDeviceGetEnforcedPowerLimit") && init() == kNvmlSuccess;
+    (void)Load(temperature, "nvmlDeviceGetTemperature");  // until CUDA 14
   }
   ~Library() {
     if (complete) shutdown();
@@ -53,6 +56,7 @@ struct NvmlDevice::Library {
   int (*memory)(void* device, NvmlMemory* memory) = nullptr;
   int (*power)(void* device, unsigned int* milliwatts) = nullptr;
   int (*power_limit)(void* device, unsigned int* milliwatts) = nullptr;
+  int (*temperature)(void* device, int sensor, unsigned int* celsius) = nullptr;
 };
 
 NvmlDevice::NvmlDevice(const std::string& pci_bus_id)
@@ -85,6 +89,11 @@ GpuReading NvmlDevice::Read() const {
   }
   if (library_->power_limit(handle_, &milliwatts) == kNvmlSuccess) {
     reading.power_limit_watts = milliwatts / 1000.0;
+  }
+  unsigned int celsius = 0;
+  if (library_->temperature != nullptr &&
+      library_->temperature(handle_, kTemperatureOfGpu, &celsius) == kNvmlSuccess) {
+    reading.temperature_celsius = celsius;
   }
   return reading;
 }

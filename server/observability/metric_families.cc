@@ -18,8 +18,6 @@ using prometheus::MetricType;
 
 using Labels = std::vector<ClientMetric::Label>;
 
-constexpr const char* kStageNames[kStageCount] = {"decode",   "queue",  "copy_in", "kernel",
-                                                  "copy_out", "encode", "send"};
 constexpr const char* kRejectNames[kRejectReasonCount] = {
     "queue_full", "byte_budget", "too_large",    "draining",        "no_device",        "invalid",
     "displaced",  "deadline",    "unsent_bytes", "unauthenticated", "permission_denied"};
@@ -304,7 +302,7 @@ void CollectGauges(const Metrics::Impl& m, std::vector<MetricFamily>& out) {
         Value(m.in_flight_bytes_limit));
   gauge("normd_unsent_bytes", "Responses that wait for their readers", Value(m.unsent_bytes));
   gauge("normd_streams", "Open NormalizeStream calls", Value(m.streams));
-  gauge("normd_ready", "1 while the server takes requests", Value(m.ready));
+  gauge("normd_ready", "1 while the server takes requests", IsReady(m.serving_state) ? 1 : 0);
   gauge("normd_draining", "1 from the first SIGTERM on", Value(m.draining));
   MetricFamily info = Family("normd_build_info", "Always 1; what was built", MetricType::Gauge);
   AddGauge(info,
@@ -315,30 +313,38 @@ void CollectGauges(const Metrics::Impl& m, std::vector<MetricFamily>& out) {
   out.push_back(std::move(info));
 }
 
-/// What the owners of connections and cards say now.
+/// What the owner of connections says now, and what cards said last.
 void CollectReaders(const Metrics::Impl& m, std::vector<MetricFamily>& out) {
-  const absl::MutexLock lock(&m.readers_mutex);
-  if (m.read_connections) {
+  if (const std::optional<int64_t> connections = m.Connections(); connections.has_value()) {
     AddOneGauge("normd_connections", "Open connections to the gRPC port",
-                static_cast<double>(m.read_connections()), out);
+                static_cast<double>(*connections), out);
   }
-  if (m.read_receive_memory) {
-    const MemoryUse use = m.read_receive_memory();
+  if (const std::optional<MemoryUse> use = m.ReceiveMemory(); use.has_value()) {
     MetricFamily memory =
         Family("normd_receive_memory_bytes", "Page-locked memory that messages are received in",
                MetricType::Gauge);
-    AddGauge(memory, {{"state", "used"}}, static_cast<double>(use.used_bytes));
-    AddGauge(memory, {{"state", "free"}}, static_cast<double>(use.free_bytes));
+    AddGauge(memory, {{"state", "used"}}, static_cast<double>(use->used_bytes));
+    AddGauge(memory, {{"state", "free"}}, static_cast<double>(use->free_bytes));
     out.push_back(std::move(memory));
   }
-  std::vector<GpuReading> readings;
-  for (const Metrics::Impl::GpuSource& source : m.gpu_sources) readings.push_back(source.read());
-  // The names that NVIDIA's Triton has, and so what is made to read it.
+  MetricFamily age =
+      Family("normd_gpu_reading_age_seconds",
+             "Since the driver last told of the card; grows while it hangs", MetricType::Gauge);
+  std::vector<std::pair<std::string, GpuReading>> cards;  // uuid and reading
+  for (const GpuPoller* const gpu : m.Gpus()) {
+    if (gpu == nullptr) continue;
+    const GpuPoller::Last last = gpu->last();
+    AddGauge(age, {{"gpu_uuid", gpu->uuid()}}, absl::ToDoubleSeconds(last.age));
+    cards.emplace_back(gpu->uuid(), last.reading);
+  }
+  if (cards.empty()) return;
+  out.push_back(std::move(age));
+  // The names that NVIDIA's Triton has, and so what is made to read it; it has no temperature.
   const auto gauge = [&](const char* name, const char* help, auto of) {
     MetricFamily family = Family(name, help, MetricType::Gauge);
-    for (size_t i = 0; i < readings.size(); ++i) {
-      const std::optional<double> value = readings[i].*of;
-      if (value.has_value()) AddGauge(family, {{"gpu_uuid", m.gpu_sources[i].uuid}}, *value);
+    for (const auto& [uuid, reading] : cards) {
+      const std::optional<double> value = reading.*of;
+      if (value.has_value()) AddGauge(family, {{"gpu_uuid", uuid}}, *value);
     }
     if (!family.metric.empty()) out.push_back(std::move(family));
   };
@@ -349,6 +355,7 @@ void CollectReaders(const Metrics::Impl& m, std::vector<MetricFamily>& out) {
   gauge("nv_gpu_memory_used_bytes", "Device memory in use, by all processes",
         &GpuReading::memory_used_bytes);
   gauge("nv_gpu_memory_total_bytes", "Device memory of the card", &GpuReading::memory_total_bytes);
+  gauge("nv_gpu_temperature_celsius", "Temperature of the card", &GpuReading::temperature_celsius);
 }
 
 void CollectProcess(const Metrics::Impl& m, std::vector<MetricFamily>& out) {

@@ -1,8 +1,11 @@
 #include "server/observability/metrics.h"
 
 #include <algorithm>
+#include <chrono>
+#include <mutex>
 #include <utility>
 
+#include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "server/observability/metrics_impl.h"
 
@@ -21,11 +24,40 @@ Metrics::Impl::Impl(MetricsOptions options_in)
   for (size_t i = 0; i < options.device_names.size(); ++i) {
     devices.push_back(std::make_unique<DeviceMetrics>());
   }
+  const std::lock_guard lock(readers_mutex);
+  gpus.resize(devices.size());
 }
 
 size_t Metrics::Impl::CodeIndex(absl::StatusCode code) {
   const auto found = std::find(kCountedCodes.begin(), kCountedCodes.end(), code);
   return static_cast<size_t>(found - kCountedCodes.begin());
+}
+
+std::vector<GpuPoller*> Metrics::Impl::Gpus() const {
+  const std::lock_guard lock(readers_mutex);
+  std::vector<GpuPoller*> pointers;
+  for (const auto& gpu : gpus) pointers.push_back(gpu.get());
+  return pointers;
+}
+
+std::optional<int64_t> Metrics::Impl::Connections() const {
+  std::function<int64_t()> read;
+  {
+    const std::lock_guard lock(readers_mutex);
+    read = read_connections;
+  }
+  if (!read) return std::nullopt;
+  return read();
+}
+
+std::optional<MemoryUse> Metrics::Impl::ReceiveMemory() const {
+  std::function<MemoryUse()> read;
+  {
+    const std::lock_guard lock(readers_mutex);
+    read = read_receive_memory;
+  }
+  if (!read) return std::nullopt;
+  return read();
 }
 
 size_t ThreadNumber() {
@@ -57,6 +89,10 @@ void Metrics::RecordMalformed(Direction direction) {
   Add(impl_->calls.mine().malformed[static_cast<size_t>(direction)], 1);
 }
 
+void Metrics::RecordError(absl::Time now, absl::string_view method, const absl::Status& status) {
+  if (impl_->options.recording) impl_->recent_errors.Add(now, method, status);
+}
+
 void Metrics::RecordStage(Stage stage, absl::Duration time) {
   if (!impl_->options.recording) return;
   impl_->calls.mine().stage_seconds[static_cast<size_t>(stage)].Observe(
@@ -72,9 +108,12 @@ void Metrics::RecordExecution(const ExecutionRecord& record) {
   BatchCounters& batches = device.batches.mine();
   batches.batch_requests.Observe(static_cast<double>(record.requests));
   batches.batch_rows.Observe(static_cast<double>(record.rows));
-  const size_t reasons = std::min(impl_->options.close_reasons.size(), kMaxCloseReasons);
-  for (size_t i = 0; i < reasons; ++i) {
-    if (impl_->options.close_reasons[i] == record.close_reason) Add(batches.batch_close[i], 1);
+  const std::vector<std::string>& reasons = impl_->options.close_reasons;
+  const absl::string_view reason = record.close_reason;
+  for (size_t i = 0; i < std::min(reasons.size(), kMaxCloseReasons); ++i) {
+    if (reasons[i] != reason) continue;
+    Add(batches.batch_close[i], 1);
+    break;
   }
   const size_t kind = Impl::KindIndex(record.op, record.direction, record.dtype);
   Add(batches.executions[kind], 1);
@@ -133,18 +172,32 @@ void Metrics::SetDeviceLimits(int device_index, const DeviceLimits& limits) {
   device.pool_limit.store(limits.device_pool_bytes);
 }
 
-void Metrics::SetGpuReader(std::string uuid, std::function<GpuReading()> read) {
-  const absl::MutexLock lock(&impl_->readers_mutex);
-  impl_->gpu_sources.push_back({std::move(uuid), std::move(read)});
+void Metrics::SetGpuReader(int device_index, std::string uuid, std::function<GpuReading()> read) {
+  const std::lock_guard lock(impl_->readers_mutex);
+  impl_->gpus.at(static_cast<size_t>(device_index)) =
+      std::make_unique<GpuPoller>(std::move(uuid), std::move(read), impl_->options.gpu_interval);
+}
+
+std::vector<std::string> Metrics::StopGpuReaders(absl::Duration patience) {
+  const auto end = std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(patience);
+  const std::vector<GpuPoller*> gpus = impl_->Gpus();
+  for (GpuPoller* const gpu : gpus) {
+    if (gpu != nullptr) gpu->Stop();
+  }
+  std::vector<std::string> hanging;
+  for (GpuPoller* const gpu : gpus) {
+    if (gpu != nullptr && !gpu->AwaitStopped(end)) hanging.push_back(gpu->uuid());
+  }
+  return hanging;
 }
 
 void Metrics::SetConnectionsReader(std::function<int64_t()> read) {
-  const absl::MutexLock lock(&impl_->readers_mutex);
+  const std::lock_guard lock(impl_->readers_mutex);
   impl_->read_connections = std::move(read);
 }
 
 void Metrics::SetReceiveMemoryReader(std::function<MemoryUse()> read) {
-  const absl::MutexLock lock(&impl_->readers_mutex);
+  const std::lock_guard lock(impl_->readers_mutex);
   impl_->read_receive_memory = std::move(read);
 }
 
@@ -171,7 +224,7 @@ void Metrics::SetDevicePool(int device_index, int64_t used_bytes, int64_t free_b
   device.pool_free.store(free_bytes, std::memory_order_relaxed);
 }
 
-void Metrics::SetReady(bool ready) { impl_->ready.store(ready ? 1 : 0); }
+void Metrics::SetServingState(ServingState state) { impl_->serving_state.store(state); }
 void Metrics::SetDraining(bool draining) { impl_->draining.store(draining ? 1 : 0); }
 void Metrics::SetUnsent(int64_t bytes) {
   impl_->unsent_bytes.store(bytes, std::memory_order_relaxed);
@@ -185,8 +238,10 @@ void Metrics::AddStreams(int64_t delta) {
   impl_->streams.fetch_add(delta, std::memory_order_relaxed);
 }
 
-Metrics::Totals Metrics::totals() const {
-  const Impl& m = *impl_;
+Metrics::Totals Metrics::totals() const { return impl_->totals(); }
+
+Metrics::Totals Metrics::Impl::totals() const {
+  const Impl& m = *this;
   Totals totals;
   for (size_t kind = 0; kind < kKinds; ++kind) {
     for (size_t code = 0; code < kCodeSlots; ++code) {

@@ -11,9 +11,11 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "norm/kernels/dtype.h"
 #include "norm/kernels/op_types.h"
+#include "server/observability/serving_state.h"
 
 namespace norm::server {
 
@@ -88,6 +90,7 @@ struct GpuReading {
   std::optional<double> power_limit_watts;
   std::optional<double> memory_used_bytes;
   std::optional<double> memory_total_bytes;
+  std::optional<double> temperature_celsius;
 };
 
 /// Label values of build_info.
@@ -105,6 +108,8 @@ struct MetricsOptions {
   BuildInfo build;
   /// Without it what calls record is dropped, and only gauges move: to see what recording costs.
   bool recording = true;
+  /// Between two readings of a card.
+  absl::Duration gpu_interval = absl::Seconds(1);
 };
 
 /// Thread-safe. Labels are closed sets: op, direction, dtype, code, device, stage, reason,
@@ -122,6 +127,9 @@ class Metrics {
   void RecordRequest(Op op, Direction direction, DType dtype, absl::StatusCode code,
                      absl::Duration latency);
   void RecordMalformed(Direction direction);
+  /// What the status page tells of a call that failed at `now`: nothing secret may be in the message.
+  /// Takes a lock.
+  void RecordError(absl::Time now, absl::string_view method, const absl::Status& status);
   void RecordStage(Stage stage, absl::Duration time);
   void RecordExecution(const ExecutionRecord& record);
   void RecordRejected(RejectReason reason);
@@ -134,9 +142,14 @@ class Metrics {
   void SetDeviceCopyBandwidth(int device_index, double bytes_per_second);
   void SetDeviceLimits(int device_index, const DeviceLimits& limits);
 
-  /// Read on the thread of each scrape, one scrape at a time; may be slow. `uuid`: of the card.
-  void SetGpuReader(std::string uuid, std::function<GpuReading()> read);
-  /// The same for open connections.
+  /// Calls `read` again and again on a thread of its own, from now until StopGpuReaders or the
+  /// destructor; it may be slow or hang: scrapes see the last reading and its age. `uuid`: of the
+  /// card of that device.
+  void SetGpuReader(int device_index, std::string uuid, std::function<GpuReading()> read);
+  /// Ends those threads. The uuids of the cards whose `read` has not returned after `patience`: while
+  /// it does not, destroying this object hangs, and the process can only be ended without that.
+  std::vector<std::string> StopGpuReaders(absl::Duration patience);
+  /// How many connections are open: called by each scrape, several at once; must not block.
   void SetConnectionsReader(std::function<int64_t()> read);
   /// The same for page-locked memory that messages are received in.
   void SetReceiveMemoryReader(std::function<MemoryUse()> read);
@@ -146,7 +159,7 @@ class Metrics {
   void SetAdmissionLimits(int64_t requests, int64_t bytes);
   void SetPinnedPool(int device_index, int64_t used_bytes, int64_t free_bytes);
   void SetDevicePool(int device_index, int64_t used_bytes, int64_t free_bytes);
-  void SetReady(bool ready);
+  void SetServingState(ServingState state);
   void SetDraining(bool draining);
   void AddStreams(int64_t delta);
   /// Responses that wait for their readers.

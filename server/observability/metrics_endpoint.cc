@@ -1,98 +1,77 @@
 #include "server/observability/metrics_endpoint.h"
 
-#include <netinet/in.h>
-#include <sys/resource.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
-#include <atomic>
-#include <exception>
-#include <future>
-#include <thread>
+#include <random>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
-#include "absl/time/time.h"
-#include "prometheus/exposer.h"
+#include "prometheus/text_serializer.h"
+#include "server/observability/http_server.h"
 #include "server/observability/metrics_impl.h"
+#include "server/observability/status_page.h"
 
 namespace norm::server {
 namespace {
 
-// A thread waits for a silent connection until the timeout, so a few silent ones must not keep a
-// scraper out for long.
-std::vector<std::string> HttpOptions(const std::string& listen) {
-  return {"listening_ports", listen, "num_threads", "8", "request_timeout_ms", "2000"};
+/// A word that the page's own style and script carry and nobody can foresee.
+std::string Nonce() {
+  std::random_device random;
+  std::string nonce;
+  for (int i = 0; i < 4; ++i) absl::StrAppend(&nonce, absl::Hex(random(), absl::kZeroPad8));
+  return nonce;
 }
 
-/// Starts the HTTP library's threads with a third of the weight of those that serve requests, where
-/// there is no processor for all (Linux: a thread hands its niceness down to those it starts).
-std::unique_ptr<prometheus::Exposer> StartExposer(const std::string& listen) {
-  return std::async(std::launch::async,
-                    [&listen] {
-                      (void)setpriority(PRIO_PROCESS, 0, getpriority(PRIO_PROCESS, 0) + 5);
-                      return std::make_unique<prometheus::Exposer>(HttpOptions(listen));
-                    })
-      .get();
+HttpReply Page() {
+  const std::string nonce = Nonce();
+  HttpReply reply;
+  reply.content_type = "text/html; charset=utf-8";
+  reply.security_policy =
+      absl::StrCat("default-src 'none'; script-src 'nonce-", nonce, "'; style-src 'nonce-", nonce,
+                   "'; connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "
+                   "frame-ancestors 'none'");
+  reply.body = absl::StrReplaceAll(kStatusPage, {{"NONCE", nonce}});
+  return reply;
 }
 
-/// Connects to a port of this machine and hangs up.
-void Knock(int port) {
-  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (fd < 0) return;
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(static_cast<uint16_t>(port));
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  (void)connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address));
-  close(fd);
+/// What a supervisor asks: `good` decides, `state` is told.
+HttpReply Probe(bool good, ServingState state) {
+  HttpReply reply;
+  reply.status = good ? 200 : 503;
+  reply.body = absl::StrCat(ServingStateName(state), "\n");
+  return reply;
+}
+
+HttpReply Answer(absl::string_view path, const Metrics::Impl& metrics,
+                 const std::vector<DeviceStatus>& devices) {
+  const ServingState state = metrics.serving_state;
+  if (path == "/readyz") return Probe(IsReady(state), state);
+  if (path == "/healthz") return Probe(IsLive(state), state);
+  if (path == "/") return Page();
+  HttpReply reply;
+  if (path == "/metrics") {
+    reply.content_type = "text/plain; version=0.0.4; charset=utf-8";
+    reply.body = prometheus::TextSerializer().Serialize(metrics.Collect());
+  } else if (path == "/status.json") {
+    reply.content_type = "application/json";
+    reply.body = StatusJson(metrics, devices, absl::Now());
+  } else {
+    reply.status = 404;
+    reply.body = "here are /, /metrics, /status.json, /healthz and /readyz\n";
+  }
+  return reply;
 }
 
 }  // namespace
 
-class MetricsEndpoint::Server {
- public:
-  Server(const std::string& listen, std::shared_ptr<Metrics::Impl> counters)
-      : counters_(std::move(counters)), exposer_(StartExposer(listen)) {
-    exposer_->RegisterCollectable(counters_, "/metrics");
-    const std::vector<int> ports = exposer_->GetListeningPorts();
-    port_ = ports.empty() ? 0 : ports.front();
-  }
-
-  /// The HTTP library looks for its end only between connections, or every two seconds: knocks
-  /// until it has noticed.
-  ~Server() {
-    std::atomic<bool> stopped{false};
-    std::thread knocker([&] {
-      while (!stopped.load()) {
-        Knock(port_);
-        absl::SleepFor(absl::Milliseconds(5));
-      }
-    });
-    exposer_.reset();
-    stopped.store(true);
-    knocker.join();
-  }
-
-  int port() const { return port_; }
-
- private:
-  // The exposer keeps a weak reference only.
-  std::shared_ptr<Metrics::Impl> counters_;
-  std::unique_ptr<prometheus::Exposer> exposer_;
-  int port_ = 0;
-};
-
-MetricsEndpoint::MetricsEndpoint(std::string address, std::unique_ptr<Server> server)
+MetricsEndpoint::MetricsEndpoint(std::string address, std::unique_ptr<HttpServer> server)
     : address_(std::move(address)), server_(std::move(server)) {}
 MetricsEndpoint::~MetricsEndpoint() = default;
 
-absl::StatusOr<std::unique_ptr<MetricsEndpoint>> MetricsEndpoint::Start(const std::string& listen,
-                                                                        const Metrics& metrics) {
+absl::StatusOr<std::unique_ptr<MetricsEndpoint>> MetricsEndpoint::Start(
+    const std::string& listen, const Metrics& metrics, std::vector<DeviceStatus> devices) {
   const size_t colon = listen.rfind(':');
   int port = -1;
   if (colon == std::string::npos || colon == 0 ||
@@ -101,16 +80,17 @@ absl::StatusOr<std::unique_ptr<MetricsEndpoint>> MetricsEndpoint::Start(const st
     return absl::InvalidArgumentError(
         absl::StrCat("metrics address '", listen, "' is not host:port"));
   }
-  // The HTTP library reports a port that cannot be bound by an exception.
-  try {
-    auto server = std::make_unique<Server>(listen, metrics.impl());
-    std::string address = absl::StrCat(listen.substr(0, colon), ":", server->port());
-    return std::unique_ptr<MetricsEndpoint>(
-        new MetricsEndpoint(std::move(address), std::move(server)));
-  } catch (const std::exception&) {
-    return absl::UnavailableError(absl::StrCat("cannot listen on metrics address ", listen,
-                                               ": the port is taken or not permitted"));
+  auto server = HttpServer::Start(
+      listen, [counters = metrics.impl(), devices = std::move(devices)](absl::string_view path) {
+        return Answer(path, *counters, devices);
+      });
+  if (!server.ok()) {
+    return absl::Status(server.status().code(),
+                        absl::StrCat("metrics address: ", server.status().message()));
   }
+  std::string address = absl::StrCat(listen.substr(0, colon), ":", (*server)->port());
+  return std::unique_ptr<MetricsEndpoint>(
+      new MetricsEndpoint(std::move(address), *std::move(server)));
 }
 
 }  // namespace norm::server

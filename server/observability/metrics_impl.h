@@ -9,14 +9,16 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
 #include "prometheus/collectable.h"
 #include "prometheus/metric_family.h"
+#include "server/observability/gpu_poller.h"
 #include "server/observability/metrics.h"
+#include "server/observability/recent_errors.h"
 
 namespace norm::server {
 
@@ -31,6 +33,8 @@ inline constexpr std::array<absl::StatusCode, 8> kCountedCodes = {
     absl::StatusCode::kInternal,
     absl::StatusCode::kUnavailable,
 };
+inline constexpr std::array<const char*, kStageCount> kStageNames = {
+    "decode", "queue", "copy_in", "kernel", "copy_out", "encode", "send"};
 inline constexpr size_t kCodeSlots = kCountedCodes.size() + 1;
 inline constexpr size_t kOpDirections = kOpCount * kDirectionCount;
 inline constexpr size_t kKinds = kOpDirections * kDTypeCount;
@@ -62,7 +66,10 @@ class AtomicHistogram {
   explicit AtomicHistogram(const std::array<double, kBounds>& bounds) : bounds_(&bounds) {}
 
   void Observe(double value) {
-    const auto bound = std::lower_bound(bounds_->begin(), bounds_->end(), value);
+    // Most stages of small requests end below the first bound.
+    const auto bound = value <= bounds_->front()
+                           ? bounds_->begin()
+                           : std::lower_bound(bounds_->begin() + 1, bounds_->end(), value);
     counts_[static_cast<size_t>(bound - bounds_->begin())].fetch_add(1, std::memory_order_relaxed);
     sum_.fetch_add(static_cast<uint64_t>(std::max(0.0, value) * kStepsPerUnit),
                    std::memory_order_relaxed);
@@ -187,11 +194,21 @@ class Metrics::Impl : public prometheus::Collectable {
   }
   static size_t CodeIndex(absl::StatusCode code);
 
+  /// By device, null for those that have no card; they live as long as this object.
+  std::vector<GpuPoller*> Gpus() const ABSL_LOCKS_EXCLUDED(readers_mutex);
+  /// How many are open, as their owner says now; nothing without an owner.
+  std::optional<int64_t> Connections() const ABSL_LOCKS_EXCLUDED(readers_mutex);
+  /// The same of the memory that messages are received in.
+  std::optional<MemoryUse> ReceiveMemory() const ABSL_LOCKS_EXCLUDED(readers_mutex);
+
+  Totals totals() const;
+
   const MetricsOptions options;
   const double start_time_seconds;
   Sharded<RequestCounters> calls;
   std::array<Counter, kCudaErrorKindCount> cuda_errors{};
   std::vector<std::unique_ptr<DeviceMetrics>> devices;
+  RecentErrors recent_errors;
 
   Gauge queue_requests{0};
   Gauge queue_requests_limit{0};
@@ -201,16 +218,14 @@ class Metrics::Impl : public prometheus::Collectable {
   Gauge streams{0};
   Gauge unsent_bytes{0};
   Counter write_timeouts{0};
-  Gauge ready{0};
+  std::atomic<ServingState> serving_state{ServingState::kStarting};
   Gauge draining{0};
 
-  struct GpuSource {
-    std::string uuid;
-    std::function<GpuReading()> read;
-  };
-  /// Taken by scrapes and by who sets a reader, never while a request is served.
-  mutable absl::Mutex readers_mutex;
-  std::vector<GpuSource> gpu_sources ABSL_GUARDED_BY(readers_mutex);
+  /// Taken by scrapes and by who sets a reader, never while a request is served, nor over a call to
+  /// a reader.
+  mutable std::mutex readers_mutex;
+  /// By device; empty for those that have no card. Never taken away: pointers stay good.
+  std::vector<std::unique_ptr<GpuPoller>> gpus ABSL_GUARDED_BY(readers_mutex);
   std::function<int64_t()> read_connections ABSL_GUARDED_BY(readers_mutex);
   std::function<MemoryUse()> read_receive_memory ABSL_GUARDED_BY(readers_mutex);
 };

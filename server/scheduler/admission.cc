@@ -63,7 +63,7 @@ absl::Status BatchingScheduler::CheckWait(const Job& job, absl::Time now) {
                 absl::StrCat("deadline is in ", absl::FormatDuration(job.deadline - now),
                              ", the request would wait ", absl::FormatDuration(wait), " and take ",
                              absl::FormatDuration(own)),
-                QueueRetryAfter());
+                QueueRetryAfter(queue_.Cost(job)));
 }
 
 absl::Status BatchingScheduler::MakeRoom(const Job& job, int64_t bytes, bool waits,
@@ -76,7 +76,7 @@ absl::Status BatchingScheduler::MakeRoom(const Job& job, int64_t bytes, bool wai
     return Refuse(RejectReason::kByteBudget,
                   absl::StrCat("requests in flight take ", in_flight_bytes_, " bytes and this one ",
                                bytes, ", the limit is ", options_.max_in_flight_bytes),
-                  QueueRetryAfter());
+                  QueueRetryAfter(queue_.Cost(job)));
   }
   const int64_t waiting = queue_.size() + filing_jobs_;
   const bool may_displace_waiting = own.waiting_requests < QueuePart(job.flow);
@@ -85,7 +85,7 @@ absl::Status BatchingScheduler::MakeRoom(const Job& job, int64_t bytes, bool wai
     return Refuse(RejectReason::kQueueFull,
                   absl::StrCat("queue is full: ", waiting, " requests wait, the limit is ",
                                options_.max_queue_requests),
-                  QueueRetryAfter());
+                  QueueRetryAfter(queue_.Cost(job)));
   }
   return absl::OkStatus();
 }
@@ -136,13 +136,14 @@ bool BatchingScheduler::DisplaceWaiting(uint64_t flow, Effects& effects) {
 
 void BatchingScheduler::Displace(std::unique_ptr<Job> job, Effects& effects) {
   metrics_.RecordRejected(RejectReason::kDisplaced);
+  const absl::Duration retry_after = QueueRetryAfter(queue_.Cost(*job));
   std::vector<std::unique_ptr<Job>> jobs;
   jobs.push_back(std::move(job));
   End(std::move(jobs),
       WithRetryAfter(
           absl::UnavailableError("the server is full, and this request's sender had more "
                                  "in it than its equal part"),
-          QueueRetryAfter()),
+          retry_after),
       effects);
 }
 
@@ -152,8 +153,10 @@ absl::Status BatchingScheduler::Refuse(RejectReason reason, const std::string& m
   return WithRetryAfter(absl::UnavailableError(message), retry_after);
 }
 
-absl::Duration BatchingScheduler::QueueRetryAfter() const {
-  return service_.RetryAfter(queue_.launches(), queue_.cost(), total_slots_);
+absl::Duration BatchingScheduler::QueueRetryAfter(int64_t cost) {
+  return return_times_.Next(clock_.Now(),
+                            service_.RetryAfter(queue_.launches(), queue_.cost(), total_slots_),
+                            service_.Share(cost, total_slots_));
 }
 
 }  // namespace norm::server

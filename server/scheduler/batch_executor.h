@@ -66,8 +66,9 @@ class BatchExecutor {
   virtual int64_t WorkspaceBytes(const NormProblem& problem) const = 0;
 
   /// Memory for a job that is still to come, with `input_bytes` for its inputs: with all of them in
-  /// it, its batch does not end for want of memory. Errors: UNAVAILABLE when what is leased leaves
-  /// no room for batches beside it, RESOURCE_EXHAUSTED when there is too little in all.
+  /// it, its batch does not end for want of memory. Errors: UNAVAILABLE when with it such jobs would
+  /// have more than half of that memory, or batches leave too little now, RESOURCE_EXHAUSTED when
+  /// there is too little in all.
   virtual absl::StatusOr<JobMemory> LeaseMemory(const NormProblem& problem,
                                                 int64_t input_bytes) = 0;
 

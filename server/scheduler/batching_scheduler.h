@@ -19,6 +19,7 @@
 #include "server/scheduler/flow_accounts.h"
 #include "server/scheduler/job_queue.h"
 #include "server/scheduler/parameter_interner.h"
+#include "server/scheduler/return_times.h"
 #include "server/scheduler/scheduler.h"
 #include "server/scheduler/service_estimate.h"
 
@@ -145,8 +146,8 @@ class BatchingScheduler final : public Scheduler {
   void ReturnReserved(uint64_t flow, int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Refuse(RejectReason reason, const std::string& message, absl::Duration retry_after)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  /// When the queue will have moved up by one.
-  absl::Duration QueueRetryAfter() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// When a caller whose request of this cost the queue has no room for is to come back.
+  absl::Duration QueueRetryAfter(int64_t cost) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Time OrderTime(const Job& job, absl::Time submitted) const {
     return std::min(job.deadline, submitted + options_.max_deference);
   }
@@ -200,6 +201,7 @@ class BatchingScheduler final : public Scheduler {
   int64_t ending_jobs_ ABSL_GUARDED_BY(mutex_) = 0;  // no longer counted, `done` not yet returned
   int64_t largest_healthy_bytes_ ABSL_GUARDED_BY(mutex_);
   ServiceEstimate service_ ABSL_GUARDED_BY(mutex_);
+  ReturnTimes return_times_ ABSL_GUARDED_BY(mutex_);
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
 
   std::condition_variable idle_;  // notified when Idle() becomes true

@@ -37,6 +37,11 @@ absl::Duration ServiceEstimate::Service(double launches, double cost) const {
   return absl::Seconds(launches * base + cost * slope);
 }
 
+absl::Duration ServiceEstimate::Share(int64_t cost, int slots) const {
+  if (cost_ <= 0.0) return absl::ZeroDuration();
+  return absl::Seconds(static_cast<double>(cost) * service_ / cost_) / std::max(1, slots);
+}
+
 absl::Duration ServiceEstimate::RetryAfter(int64_t launches, int64_t cost, int slots) const {
   const absl::Duration running = Service(1.0, cost_);
   const absl::Duration queued =

@@ -19,8 +19,11 @@ class ServiceEstimate {
   /// Time that launches of this cost in all take one after the other; zero before the first batch.
   absl::Duration Service(double launches, double cost) const;
 
+  /// What work of this cost adds to them, its part of each launch included, on so many busy slots.
+  absl::Duration Share(int64_t cost, int slots) const;
+
   /// When a queue of this size over this many busy slots will have moved up by one, between 1 ms
-  /// and 10 s: what a refused caller is told to wait.
+  /// and 10 s: what a refused caller waits at least.
   absl::Duration RetryAfter(int64_t launches, int64_t cost, int slots) const;
 
  private:

@@ -136,14 +136,14 @@ void Security::LookAtAll() {
     log_.Error("security",
                {{"problem", std::string(status.message())}, {"in_force", "what was read before"}});
   };
-  if (const absl::StatusOr<Look> look = tls_.LookAgain(); !look.ok()) {
+  if (const absl::StatusOr<credentials::Look> look = tls_.LookAgain(); !look.ok()) {
     kept(look.status());
-  } else if (*look == Look::kReplaced) {
+  } else if (*look == credentials::Look::kReplaced) {
     LogTls("certificates replaced");
   }
-  if (const absl::StatusOr<Look> look = lists_.LookAgain(); !look.ok()) {
+  if (const absl::StatusOr<credentials::Look> look = lists_.LookAgain(); !look.ok()) {
     kept(look.status());
-  } else if (*look == Look::kReplaced) {
+  } else if (*look == credentials::Look::kReplaced) {
     LogLists("access lists replaced");
   }
   std::shared_ptr<const TlsFiles> files = tls_.value();

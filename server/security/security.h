@@ -13,9 +13,9 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "proto/credentials/pem_files.h"
+#include "proto/credentials/watched_files.h"
 #include "server/observability/logging.h"
 #include "server/security/access_lists.h"
-#include "server/security/watched_files.h"
 
 namespace norm::server {
 
@@ -77,8 +77,8 @@ class Security {
 
   const SecurityOptions options_;
   const Logger& log_;
-  WatchedFiles<TlsFiles> tls_;
-  WatchedFiles<AccessLists> lists_;
+  credentials::WatchedFiles<TlsFiles> tls_;
+  credentials::WatchedFiles<AccessLists> lists_;
   std::shared_ptr<const TlsFiles> told_expired_;  // of the thread
 
   std::mutex mutex_;

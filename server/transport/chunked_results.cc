@@ -65,12 +65,12 @@ ChunkedRequest::Message ChunkedRequest::FinalMessage() {
     }
     absl::StatusOr<grpc::ByteBuffer> bytes = writer.Build(response);
     if (bytes.ok()) {
-      exchange_.RecordEnd(direction(), absl::StatusCode::kOk);
+      exchange_.RecordEnd(kStreamMethod, direction(), absl::OkStatus());
       return {*std::move(bytes), 0};
     }
     EndLocked(absl::InternalError(absl::StrCat("encoding: ", bytes.status().message())));
   }
-  exchange_.RecordEnd(direction(), error_.code());
+  exchange_.RecordEnd(kStreamMethod, direction(), error_);
   return {ErrorResponse(id(), error_), 0};
 }
 
@@ -79,7 +79,7 @@ void ChunkedRequest::Abandon() {
   upload_open_ = false;
   if (error_.ok()) EndLocked(absl::Status(exchange_.RecordLeft(), "the client has gone"));
   if (std::exchange(final_taken_, true)) return;
-  exchange_.RecordEnd(direction(), error_.code());
+  exchange_.RecordEnd(kStreamMethod, direction(), error_);
 }
 
 void ChunkedRequest::OnWritten(int64_t window_bytes) {

@@ -24,14 +24,17 @@ absl::StatusCode Exchange::RecordLeft() {
   return absl::StatusCode::kCancelled;
 }
 
-void Exchange::RecordEnd(Direction direction, absl::StatusCode code) {
+void Exchange::RecordEnd(absl::string_view method, Direction direction,
+                         const absl::Status& status) {
+  const absl::Time now = context_.clock.Now();
+  if (!status.ok()) context_.metrics.RecordError(now, method, status);
   if (!kind_.has_value()) {
     context_.metrics.RecordMalformed(direction);
     return;
   }
   context_.metrics.RecordTransport(TransportKind::kGrpc, bytes_in_, bytes_out_);
-  context_.metrics.RecordRequest(kind_->op, direction, kind_->dtype, code,
-                                 context_.clock.Now() - received_);
+  context_.metrics.RecordRequest(kind_->op, direction, kind_->dtype, status.code(),
+                                 now - received_);
 }
 
 }  // namespace norm::server

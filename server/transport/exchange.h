@@ -8,6 +8,7 @@
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "norm/v1/normalization.pb.h"
 #include "proto/codec/message_reader.h"
@@ -92,8 +93,8 @@ class Exchange {
   /// DEADLINE_EXCEEDED or CANCELLED.
   absl::StatusCode RecordLeft();
 
-  /// Counts the end of the request.
-  void RecordEnd(Direction direction, absl::StatusCode code);
+  /// Counts the end of the request. `method`: without its service.
+  void RecordEnd(absl::string_view method, Direction direction, const absl::Status& status);
 
   absl::Time received() const { return received_; }
 

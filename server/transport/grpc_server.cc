@@ -10,13 +10,13 @@
 #include "absl/time/clock.h"
 #include "grpc/grpc.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
-#include "grpcpp/health_check_service_interface.h"
 #include "grpcpp/resource_quota.h"
 #include "grpcpp/server.h"
 #include "grpcpp/server_builder.h"
 #include "server/transport/connections.h"
 #include "server/transport/echo_service.h"
 #include "server/transport/health.h"
+#include "server/transport/health_service.h"
 #include "server/transport/listen_address.h"
 #include "server/transport/listening_credentials.h"
 #include "server/transport/middleware/access.h"
@@ -32,8 +32,12 @@ namespace {
 
 /// Calls of each method that one queue waits for at a time. More arrivals wait a moment inside gRPC,
 /// where a shutdown would end them as CANCELLED instead of refusing them.
-constexpr int kArmedUnaryCalls = 32;
-constexpr int kArmedStreamCalls = 4;
+constexpr int kArmedUnaryCalls = 64;
+constexpr int kArmedStreamCalls = 8;
+constexpr int kArmedHealthCalls = 4;
+/// A connection's calls belong to one queue, but gRPC's poller reads every connection on whichever
+/// thread waits, as long as bytes come: the calls of a queue would wait for its one thread.
+constexpr int kThreadsPerQueue = 2;
 /// What connections without accepted calls get to close by themselves once gRPC has told them.
 constexpr absl::Duration kGoodbye = absl::Milliseconds(100);
 
@@ -77,7 +81,6 @@ class GrpcServer::Impl {
     // One reference that is never given back: with the last one, gRPC 1.51 waits for pollers of its
     // own that look up only every ten seconds, long after everything here has been drained.
     grpc_init();
-    grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
 
     grpc::ServerBuilder builder;
@@ -87,6 +90,7 @@ class GrpcServer::Impl {
     builder.RegisterService(&norm_service_);
     builder.RegisterService(&server_service_);
     builder.RegisterService(&echo_service_);
+    builder.RegisterService(&health_service_.service());
     builder.SetMaxReceiveMessageSize(static_cast<int>(options_.max_message_bytes));
     builder.SetMaxSendMessageSize(-1);  // the decoder bounds responses
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, kMaxFrameBytes);
@@ -104,7 +108,8 @@ class GrpcServer::Impl {
     grpc::ResourceQuota quota("normd");
     quota.Resize(static_cast<size_t>(options_.receive_quota_bytes));
     builder.SetResourceQuota(quota);
-    for (int i = 0; i < options_.threads; ++i) queues_.push_back(builder.AddCompletionQueue());
+    const int queues = (options_.threads + kThreadsPerQueue - 1) / kThreadsPerQueue;
+    for (int i = 0; i < queues; ++i) queues_.push_back(builder.AddCompletionQueue());
 
     server_ = builder.BuildAndStart();
     if (server_ == nullptr || port == 0) {
@@ -116,7 +121,7 @@ class GrpcServer::Impl {
     address_ = plain
                    ? absl::StrCat(options_.listen.substr(0, options_.listen.rfind(':')), ":", port)
                    : options_.listen;
-    health_.emplace(server_->GetHealthCheckService(), context_.metrics);
+    health_.emplace(&health_service_, context_.metrics);
     context_.metrics.SetConnectionsReader(CountConnections);
     for (auto& queue : queues_) {
       QueueInbox& inbox = *inboxes_.emplace_back(std::make_unique<QueueInbox>(*queue));
@@ -127,7 +132,12 @@ class GrpcServer::Impl {
       }
       for (int i = 0; i < kArmedStreamCalls; ++i)
         ArmStreamCall(norm_service_, *queue, inbox, context_);
-      threads_.emplace_back([raw = queue.get(), &inbox] { PollQueue(*raw, inbox); });
+      for (int i = 0; i < kArmedHealthCalls; ++i) health_service_.Arm(*queue, inbox);
+    }
+    for (int i = 0; i < options_.threads; ++i) {
+      const auto of = static_cast<size_t>(i) % queues_.size();
+      threads_.emplace_back(
+          [&queue = *queues_[of], &inbox = *inboxes_[of]] { PollQueue(queue, inbox); });
     }
     return absl::OkStatus();
   }
@@ -187,6 +197,7 @@ class GrpcServer::Impl {
   NormalizationAsyncService norm_service_;
   ServerService server_service_;
   EchoAsyncService echo_service_;
+  HealthService health_service_{calls_};
   std::vector<std::unique_ptr<grpc::ServerCompletionQueue>> queues_;
   std::vector<std::unique_ptr<QueueInbox>> inboxes_;  // of each queue
   std::unique_ptr<grpc::Server> server_;

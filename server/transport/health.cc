@@ -30,10 +30,15 @@ void Health::SetDraining() {
 }
 
 void Health::Publish() {
-  const bool serving = healthy_ && !draining_;
-  for (const char* const service : kServices) service_->SetServingStatus(service, serving);
-  service_->SetServingStatus(kLiveness, healthy_);
-  metrics_.SetReady(serving);
+  ServingState state = draining_ ? ServingState::kDraining : ServingState::kServing;
+  if (!healthy_.has_value()) {
+    state = ServingState::kStarting;
+  } else if (!*healthy_) {
+    state = ServingState::kNoDevice;
+  }
+  for (const char* const service : kServices) service_->SetServingStatus(service, IsReady(state));
+  service_->SetServingStatus(kLiveness, IsLive(state));
+  metrics_.SetServingState(state);
 }
 
 }  // namespace norm::server

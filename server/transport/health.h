@@ -2,6 +2,7 @@
 #pragma once
 
 #include <mutex>
+#include <optional>
 
 #include "absl/base/thread_annotations.h"
 #include "grpcpp/health_check_service_interface.h"
@@ -11,12 +12,12 @@ namespace norm::server {
 
 /// SERVING for "" and each service of norm.v1 while healthy and not draining; for "liveness" while
 /// healthy, draining or not, so that a supervisor does not restart what is finishing its work.
-/// Starts NOT_SERVING.
+/// Starts NOT_SERVING. The metrics' serving state is the same value.
 ///
 /// Threads:  safe.
 class Health {
  public:
-  /// Borrows both; `service` belongs to the grpc::Server.
+  /// Borrows both.
   Health(grpc::HealthCheckServiceInterface* service, Metrics& metrics);
 
   void SetHealthy(bool healthy) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -28,7 +29,7 @@ class Health {
   grpc::HealthCheckServiceInterface* const service_;
   Metrics& metrics_;
   std::mutex mutex_;
-  bool healthy_ ABSL_GUARDED_BY(mutex_) = false;
+  std::optional<bool> healthy_ ABSL_GUARDED_BY(mutex_);  // empty until it is told
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
 };
 

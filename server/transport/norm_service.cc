@@ -20,12 +20,14 @@ namespace {
 struct ForwardMethod {
   using Request = norm::v1::NormalizeRequest;
   using Response = norm::v1::NormalizeResponse;
+  static constexpr char kName[] = "Normalize";
   static constexpr auto kArm = &NormalizationAsyncService::RequestNormalize;
 };
 
 struct BackwardMethod {
   using Request = norm::v1::NormalizeBackwardRequest;
   using Response = norm::v1::NormalizeBackwardResponse;
+  static constexpr char kName[] = "NormalizeBackward";
   static constexpr auto kArm = &NormalizationAsyncService::RequestNormalizeBackward;
 };
 
@@ -36,10 +38,7 @@ template <typename Method>
 class UnaryCall final : public Call {
  public:
   /// Known when the call has come.
-  uint64_t flow() {
-    if (!flow_.has_value()) flow_ = FlowOf(server_context_);
-    return *flow_;
-  }
+  uint64_t flow() { return flow_.Of(server_context_); }
 
   static void Arm(NormalizationAsyncService& service, grpc::ServerCompletionQueue& queue,
                   QueueInbox& inbox, const ServingContext& context) {
@@ -114,7 +113,7 @@ class UnaryCall final : public Call {
       Fail(absl::InternalError(absl::StrCat("encoding: ", bytes.status().message())));
       return;
     }
-    exchange_->RecordEnd(DirectionOf(request_), absl::StatusCode::kOk);
+    exchange_->RecordEnd(Method::kName, DirectionOf(request_), absl::OkStatus());
     handed_over_ = context_.clock.Now();
     context_.metrics.RecordStage(Stage::kEncode, handed_over_ - start);
     unsent_.StartWrite(static_cast<int64_t>(bytes->Length()));
@@ -122,7 +121,7 @@ class UnaryCall final : public Call {
   }
 
   void Fail(const absl::Status& status) {
-    exchange_->RecordEnd(DirectionOf(request_), status.code());
+    exchange_->RecordEnd(Method::kName, DirectionOf(request_), status);
     if (const auto pushback = Pushback(status); pushback.has_value()) {
       server_context_.AddTrailingMetadata(kPushbackTrailer,
                                           absl::StrCat(absl::ToInt64Milliseconds(*pushback)));
@@ -148,7 +147,7 @@ class UnaryCall final : public Call {
   QueueInbox& inbox_;
   const ServingContext& context_;
   grpc::ServerContext server_context_;
-  std::optional<uint64_t> flow_;
+  CallFlow flow_;
   UnsentResponses::OfCall unsent_{context_.unsent, server_context_};
   grpc::ByteBuffer request_bytes_;
   grpc::ServerAsyncResponseWriter<grpc::ByteBuffer> responder_{&server_context_};

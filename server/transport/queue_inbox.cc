@@ -7,30 +7,37 @@
 namespace norm::server {
 
 void QueueInbox::Post(CompletionEvent* event) {
+  const uint64_t flow = event->flow();
   {
     const std::lock_guard lock(mutex_);
-    posted_.push_back(event);
-    if (!asleep_ || std::exchange(alarm_set_, true)) return;
+    turns_.Add({event, true}, flow);
+    if (asleep_ == 0 || std::exchange(alarm_set_, true)) return;
   }
   alarm_.Set(&queue_, gpr_time_0(GPR_CLOCK_MONOTONIC), this);
 }
 
-void QueueInbox::Take(std::vector<CompletionEvent*>* events) {
+void QueueInbox::Add(void* tag, bool ok) {
+  if (tag == this) {
+    const std::lock_guard lock(mutex_);
+    alarm_set_ = false;
+    return;
+  }
+  auto* const event = static_cast<CompletionEvent*>(tag);
+  const uint64_t flow = event->flow();
   const std::lock_guard lock(mutex_);
-  events->insert(events->end(), posted_.begin(), posted_.end());
-  posted_.clear();
+  turns_.Add({event, ok}, flow);
 }
 
-bool QueueInbox::MaySleep() {
+std::optional<EventTurns::Event> QueueInbox::TakeOrSleep() {
   const std::lock_guard lock(mutex_);
-  asleep_ = posted_.empty();
-  return asleep_;
+  std::optional<EventTurns::Event> next = turns_.Take();
+  if (!next.has_value()) ++asleep_;
+  return next;
 }
 
-void QueueInbox::OnAwake(const void* tag) {
+void QueueInbox::OnAwake() {
   const std::lock_guard lock(mutex_);
-  asleep_ = false;
-  if (tag == this) alarm_set_ = false;
+  --asleep_;
 }
 
 }  // namespace norm::server

@@ -102,11 +102,12 @@ void StreamRequests::AcceptHeader(std::shared_ptr<StreamMessage> message, absl::
     const std::lock_guard lock(mutex_);
     if (static_cast<int64_t>(chunked_.size()) >= context_.stream.max_uploads) {
       context_.metrics.RecordRejected(RejectReason::kTooLarge);
-      return EnqueueLocked(
-          ErrorResponse(id, absl::ResourceExhaustedError(absl::StrCat(
-                                "the stream has ", chunked_.size(),
-                                " chunked requests in flight, the limit max_stream_uploads is ",
-                                context_.stream.max_uploads))));
+      const absl::Status status = absl::ResourceExhaustedError(
+          absl::StrCat("the stream has ", chunked_.size(),
+                       " chunked requests in flight, the limit max_stream_uploads is ",
+                       context_.stream.max_uploads));
+      context_.metrics.RecordError(context_.clock.Now(), kStreamMethod, status);
+      return EnqueueLocked(ErrorResponse(id, status));
     }
     chunked_.push_back(request);
   }
@@ -178,14 +179,15 @@ void StreamRequests::OnJobDone(WholeRequest& one, JobResult result) {
 void StreamRequests::Complete(WholeRequest& one, const absl::Status& status,
                               grpc::ByteBuffer response) {
   one.exchange.RecordEnd(
-      one.message->request.has_backward() ? Direction::kBackward : Direction::kForward,
-      status.code());
+      kStreamMethod,
+      one.message->request.has_backward() ? Direction::kBackward : Direction::kForward, status);
   const std::lock_guard lock(mutex_);
   whole_.erase(one.id());
   EnqueueLocked(std::move(response));
 }
 
 void StreamRequests::Refuse(uint64_t id, const absl::Status& status) {
+  context_.metrics.RecordError(context_.clock.Now(), kStreamMethod, status);
   const std::lock_guard lock(mutex_);
   EnqueueLocked(ErrorResponse(id, status));
 }

@@ -28,10 +28,7 @@ namespace {
 class StreamCall final : public Call, private StopListener, private ChunkedRequest::Stream {
  public:
   /// Known when the call has come.
-  uint64_t flow() {
-    if (!flow_.has_value()) flow_ = FlowOf(server_context_);
-    return *flow_;
-  }
+  uint64_t flow() { return flow_.Of(server_context_); }
 
   static void Arm(NormalizationAsyncService& service, grpc::ServerCompletionQueue& queue,
                   QueueInbox& inbox, const ServingContext& context) {
@@ -108,6 +105,7 @@ class StreamCall final : public Call, private StopListener, private ChunkedReque
     // Without an id nobody can be answered, and what else this client sends cannot be trusted.
     context_.metrics.RecordRejected(RejectReason::kInvalid);
     context_.metrics.RecordMalformed(Direction::kForward);
+    context_.metrics.RecordError(context_.clock.Now(), kStreamMethod, status);
     EndReading(Reading::kEnded, status);
     requests_.EndUploads();
   }
@@ -231,7 +229,7 @@ class StreamCall final : public Call, private StopListener, private ChunkedReque
   QueueInbox& inbox_;
   const ServingContext& context_;
   grpc::ServerContext server_context_;
-  std::optional<uint64_t> flow_;
+  CallFlow flow_;
   UnsentResponses::OfCall unsent_{context_.unsent, server_context_};
   grpc::ServerAsyncReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer> stream_{&server_context_};
   CallEvent<StreamCall> arrived_{this, &StreamCall::OnArrived};

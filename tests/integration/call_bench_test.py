@@ -25,7 +25,8 @@ sys.path.insert(0, str(ROOT / "client/normctl/scripts"))
 import bars  # noqa: E402
 import call_messages  # noqa: E402
 
-OPTIONS = argparse.Namespace(triton=[str(CALL_BENCH), str(DESCRIPTORS)], warm_up=0, seconds=0.2, device="cpu")
+OPTIONS = argparse.Namespace(triton=[str(CALL_BENCH), str(DESCRIPTORS)], warm_up=0, seconds=0.2, device="cpu", server_cpus=None,
+                             client_cpus=None)
 SMALL = (3, 2, 2, 1)  # rows, connections, calls in flight on each, share of the seconds
 MISSING = [name for name in ("pytriton", "torch", "tritonclient") if importlib.util.find_spec(name) is None]
 if MISSING:

@@ -5,10 +5,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <string>
+#include <vector>
 
 #include "grpcpp/grpcpp.h"
 #include "nlohmann/json.hpp"
@@ -228,6 +230,43 @@ TEST_F(NormctlBenchTest, AnEchoHasTheSizesOfTheMessagesAndNoRequests) {
   const norm::v1::ServerStatistics statistics = Statistics(requests + 1);
   EXPECT_EQ(statistics.requests_ok(), requests + 1);
   EXPECT_EQ(statistics.bytes_in(), (requests + 1) * 2 * tensor);
+}
+
+TEST_F(NormctlBenchTest, RoundsAddUpToTheWhole) {
+  const nlohmann::json report =
+      Report("--shape 2x8 --warm-up 0 --duration 0.3 --echo=empty --rounds 3");
+  ASSERT_EQ(report["rounds"].size(), 3u);
+  std::vector<double> ratios;
+  for (const nlohmann::json& round : report["rounds"]) {
+    ratios.push_back(round["requests_per_second"].get<double>() /
+                     round["echoes_per_second"].get<double>());
+  }
+  std::sort(ratios.begin(), ratios.end());
+  const nlohmann::json& spread = report["over_echo"]["rounds"];
+  EXPECT_DOUBLE_EQ(spread["min"].get<double>(), ratios[0]);
+  EXPECT_DOUBLE_EQ(spread["median"].get<double>(), ratios[1]);
+  EXPECT_DOUBLE_EQ(spread["max"].get<double>(), ratios[2]);
+  const uint64_t requests = report["requests"];
+  EXPECT_EQ(Statistics(requests + 1).requests_ok(), requests + 1);
+}
+
+TEST_F(NormctlBenchTest, PairsHaveARequestForEachEcho) {
+  for (const std::string transport : {"unary", "stream"}) {
+    const nlohmann::json report =
+        Report("--shape 2x8 --warm-up 0 --duration 0.2 --echo --pairs --transport " + transport);
+    EXPECT_GE(report["completed"], 1);
+    EXPECT_EQ(report["failed"], 0);
+    EXPECT_EQ(report["echo"]["completed"], report["completed"]);
+    EXPECT_EQ(report["echo"]["failed"], 0);
+    EXPECT_EQ(report["rounds"], nlohmann::json::array());
+    // The mean of the differences is the difference of the means.
+    const double difference = report["latency_us"]["mean"].get<double>() -
+                              report["echo"]["latency_us"]["mean"].get<double>();
+    EXPECT_NEAR(report["over_echo"]["pairs_us"]["mean"].get<double>(), difference, 0.002);
+  }
+  EXPECT_EQ(Bench("--pairs"), 2);
+  EXPECT_EQ(Bench("--pairs --echo --in-flight 2"), 2);
+  EXPECT_THAT(Errors(), HasSubstr("--pairs: is for one request in flight"));
 }
 
 TEST_F(NormctlBenchTest, AStreamIsComparedWithAStreamOfEchoes) {

@@ -12,6 +12,7 @@
 #include <future>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -22,6 +23,7 @@
 #include "tests/integration/await.h"
 #include "tests/integration/health_check.h"
 #include "tests/integration/normd_process.h"
+#include "tests/support/http_get.h"
 
 namespace norm::server {
 namespace {
@@ -30,9 +32,13 @@ using norm::test::Await;
 using norm::test::Canary;
 using norm::test::CanaryRequest;
 using norm::test::CheckHealth;
+using norm::test::HttpGet;
 using norm::test::NormdProcess;
 using norm::v1::NormalizationService;
+using testing::AllOf;
+using testing::EndsWith;
 using testing::HasSubstr;
+using testing::StartsWith;
 
 TEST(NormdProcessTest, ServesAndEndsWithZeroOnSigterm) {
   NormdProcess normd({});
@@ -70,10 +76,15 @@ TEST(NormdProcessTest, IsAliveButNotReadyWhileItDrains) {
   ASSERT_TRUE(normd.AwaitReady());
   const std::shared_ptr<grpc::Channel> channel = normd.OpenChannel();
   EXPECT_EQ(CheckHealth(channel, ""), "SERVING");
+  EXPECT_THAT(HttpGet(normd.Address("metrics"), "/readyz"),
+              AllOf(StartsWith("HTTP/1.1 200 "), EndsWith("\r\n\r\nserving\n")));
   normd.Signal(SIGTERM);
   ASSERT_TRUE(Await([&] { return CheckHealth(channel, "") == "NOT_SERVING"; }));
   EXPECT_EQ(CheckHealth(channel, "norm.v1.NormalizationService"), "NOT_SERVING");
   EXPECT_EQ(CheckHealth(channel, "liveness"), "SERVING");
+  EXPECT_THAT(HttpGet(normd.Address("metrics"), "/readyz"),
+              AllOf(StartsWith("HTTP/1.1 503 "), EndsWith("\r\n\r\ndraining\n")));
+  EXPECT_THAT(HttpGet(normd.Address("metrics"), "/healthz"), StartsWith("HTTP/1.1 200 "));
 }
 
 TEST(NormdProcessTest, SecondSignalEndsItAtOnce) {
@@ -94,6 +105,59 @@ TEST(NormdProcessTest, BadSettingsAreOneLineAndExitTwo) {
     EXPECT_EQ(std::count(output.begin(), output.end(), '\n'), 1) << output;
   }
 }
+
+#ifdef FAKE_CUDA_LIBRARY
+/// In place of this machine's driver: tests/unit/client/doctor/fake_cuda.cc as `driver` says.
+class FakeDriver {
+ public:
+  explicit FakeDriver(const std::string& driver, const char* visible = nullptr) {
+    std::string folder = testing::TempDir() + "/driver_XXXXXX";
+    EXPECT_NE(mkdtemp(folder.data()), nullptr);
+    EXPECT_EQ(symlink(FAKE_CUDA_LIBRARY, (folder + "/libcuda.so.1").c_str()), 0);
+    if (const char* const before = std::getenv("LD_LIBRARY_PATH")) path_ = before;
+    setenv("LD_LIBRARY_PATH", (path_.empty() ? folder : folder + ":" + path_).c_str(), 1);
+    setenv("FAKE_CUDA", driver.c_str(), 1);
+    if (visible != nullptr) setenv("CUDA_VISIBLE_DEVICES", visible, 1);
+  }
+  ~FakeDriver() {
+    path_.empty() ? unsetenv("LD_LIBRARY_PATH") : setenv("LD_LIBRARY_PATH", path_.c_str(), 1);
+    unsetenv("FAKE_CUDA");
+    unsetenv("CUDA_VISIBLE_DEVICES");
+  }
+
+ private:
+  std::string path_;
+};
+
+TEST(NormdProcessTest, DriversThatAreOldOrShowNoGpuAreOneLineAndExitOne) {
+  for (const auto& [driver, visible, said] :
+       {std::tuple<const char*, const char*, const char*>{
+            "driver=11040", nullptr, "CUDA driver version is insufficient for CUDA runtime"},
+        {"init=803", nullptr, "unsupported display driver / cuda driver combination"},
+        {"init=100", "", "the CUDA runtime sees no device (CUDA_VISIBLE_DEVICES='')"}}) {
+    const FakeDriver fake(driver, visible);
+    NormdProcess normd({"--device=cuda", "--log_level=error"});
+    EXPECT_EQ(normd.Wait(), 1) << said;
+    const std::string output = normd.output();
+    EXPECT_THAT(output, testing::StartsWith("normd: --device=cuda: no usable CUDA device: "));
+    EXPECT_THAT(output, HasSubstr(said));
+    EXPECT_EQ(std::count(output.begin(), output.end(), '\n'), 1) << output;
+  }
+}
+
+TEST(NormdProcessTest, WithoutAUsableGpuAutoServesWithTheCpuAndSaysWhy) {
+  for (const auto& [driver, said] : {std::pair{"driver=11040", "driver version is insufficient"},
+                                     {"init=100", "sees no device (CUDA_VISIBLE_DEVICES='7')"}}) {
+    const FakeDriver fake(driver, "7");
+    NormdProcess normd({"--device=auto"});
+    ASSERT_TRUE(normd.AwaitReady());
+    EXPECT_THAT(normd.output(), testing::AllOf(HasSubstr(said),
+                                               HasSubstr("no usable GPU: the CPU backend serves")));
+    auto stub = normd.Connect();
+    EXPECT_TRUE(Canary(*stub).ok());
+  }
+}
+#endif
 
 TEST(NormdProcessTest, PortFileReplacesFilesOnly) {
   const std::string fifo = testing::TempDir() + "/normd_port_fifo";

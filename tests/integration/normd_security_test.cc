@@ -222,6 +222,35 @@ TEST_F(NormdSecurityTest, NormctlFindsItsCredentialsInFlagsOrEnvironment) {
   EXPECT_THAT(NormctlError(bench, 3), HasSubstr("nothing but TLS"));
 }
 
+TEST_F(NormdSecurityTest, DoctorSeesWhatItsTokenGivesAccessTo) {
+  folder_.Write("own", "token-of-an-administrator\n");
+  NormdProcess normd({Flag("data_tokens", "tokens"), Flag("admin_tokens", "own")});
+  ASSERT_TRUE(normd.AwaitReady());
+  const std::string doctor = "doctor --device cpu --server " + normd.Address("grpc");
+  const std::string name = normd.Address("grpc") + " ";
+
+  const Finished data = Normctl(doctor + " --token-file " + (folder_ / "tokens"));
+  EXPECT_EQ(data.exit_code, 0) << data.out;
+  EXPECT_THAT(data.out,
+              AllOf(HasSubstr(name + "health: SERVING"), HasSubstr(name + "result: largest error"),
+                    HasSubstr("warning  " + name +
+                              "info: version, devices and clock not "
+                              "seen: PERMISSION_DENIED"),
+                    HasSubstr("its token to --admin_tokens")));
+  const Finished admin = Normctl(doctor + " --token-file " + (folder_ / "own"));
+  EXPECT_EQ(admin.exit_code, 0) << admin.out;
+  EXPECT_THAT(admin.out, AllOf(HasSubstr(name + "version: normd"),
+                               HasSubstr("warning  " + name +
+                                         "layer_norm: results and speed not "
+                                         "seen: PERMISSION_DENIED"),
+                               HasSubstr("its token to --data_tokens")));
+  const Finished nobody = Normctl(doctor);
+  EXPECT_EQ(nobody.exit_code, 1) << nobody.out;
+  EXPECT_THAT(nobody.out,
+              AllOf(HasSubstr(name + "health: SERVING"), HasSubstr("error    " + name + "info: "),
+                    HasSubstr("error    " + name + "layer_norm: ")));
+}
+
 TEST_F(NormdSecurityTest, AFailedHandshakeLeavesALineThatExplainsIt) {
   NormdProcess normd(MutualTls());
   ASSERT_TRUE(normd.AwaitReady());

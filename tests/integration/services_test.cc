@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "grpc/health/v1/health.grpc.pb.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/grpcpp.h"
 #include "norm/v1/normalization.grpc.pb.h"
@@ -95,6 +96,65 @@ TEST_F(ServicesTest, HealthFollowsReadiness) {
   EXPECT_EQ(CheckHealth("liveness"), "NOT_SERVING");
   cpu_.server.server().SetHealthy(true);
   EXPECT_EQ(CheckHealth(""), "SERVING");
+}
+
+class WatchTest : public ServicesTest {
+ protected:
+  using Response = grpc::health::v1::HealthCheckResponse;
+
+  /// One caller that watches `service`.
+  struct Watch {
+    Watch(const std::shared_ptr<grpc::Channel>& channel, const std::string& service)
+        : stub(grpc::health::v1::Health::NewStub(channel)) {
+      grpc::health::v1::HealthCheckRequest request;
+      request.set_service(service);
+      reader = stub->Watch(&context, request);
+    }
+    /// The next status; "END" when the stream has none.
+    std::string Next() {
+      Response response;
+      return reader->Read(&response) ? Response::ServingStatus_Name(response.status()) : "END";
+    }
+
+    std::unique_ptr<grpc::health::v1::Health::Stub> stub;
+    grpc::ClientContext context;
+    std::unique_ptr<grpc::ClientReader<Response>> reader;
+  };
+};
+
+TEST_F(WatchTest, EachChangeIsTold) {
+  Watch server(channel_, "");
+  Watch liveness(channel_, "liveness");
+  Watch unknown(channel_, "no.such.Service");
+  EXPECT_EQ(server.Next(), "SERVING");
+  EXPECT_EQ(liveness.Next(), "SERVING");
+  EXPECT_EQ(unknown.Next(), "SERVICE_UNKNOWN");
+  for (const bool healthy : {false, true, false}) {
+    cpu_.server.server().SetHealthy(healthy);
+    EXPECT_EQ(server.Next(), healthy ? "SERVING" : "NOT_SERVING");
+    EXPECT_EQ(liveness.Next(), healthy ? "SERVING" : "NOT_SERVING");
+  }
+  unknown.context.TryCancel();
+  EXPECT_EQ(unknown.Next(), "END");
+  EXPECT_EQ(unknown.reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  cpu_.server.server().SetHealthy(true);
+  EXPECT_EQ(server.Next(), "SERVING");
+}
+
+TEST_F(WatchTest, DrainIsToldAndDoesNotWaitForWatchers) {
+  std::vector<std::unique_ptr<Watch>> watches;
+  for (int i = 0; i < 20; ++i) {
+    watches.push_back(std::make_unique<Watch>(channel_, i % 2 == 0 ? "" : "liveness"));
+    EXPECT_EQ(watches.back()->Next(), "SERVING");
+  }
+  EXPECT_TRUE(cpu_.server.server().Drain().ok());
+  for (size_t i = 0; i < watches.size(); ++i) {
+    if (i % 2 == 0) {
+      EXPECT_EQ(watches[i]->Next(), "NOT_SERVING");
+    }
+    EXPECT_EQ(watches[i]->Next(), "END");
+    EXPECT_FALSE(watches[i]->reader->Finish().ok());
+  }
 }
 
 TEST_F(ServicesTest, ReflectionIsServed) {

@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <chrono>
+#include <condition_variable>
 #include <cstdio>
+#include <deque>
 #include <optional>
 #include <thread>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -86,13 +89,60 @@ void SoakLoad::Complain(absl::string_view text) {
     std::fprintf(stderr, "norm_soak: %s\n", std::string(text).c_str());
 }
 
+/// Of requests in flight; whoever has waited longest gets the next one.
+class SoakLoad::Places {
+ public:
+  explicit Places(int free) : free_(free) {}
+
+  void Take() {
+    std::unique_lock lock(mutex_);
+    if (free_ > 0) {
+      --free_;
+      return;
+    }
+    Waiter self;
+    waiting_.push_back(&self);
+    self.given.wait(lock, [&] { return self.has_place; });
+  }
+
+  bool TakeIfFree() {
+    const std::lock_guard lock(mutex_);
+    if (free_ == 0) return false;
+    --free_;
+    return true;
+  }
+
+  void GiveBack() {
+    const std::lock_guard lock(mutex_);
+    if (waiting_.empty()) {
+      ++free_;
+      return;
+    }
+    // With the mutex held: the waiter may be gone as soon as it is released.
+    waiting_.front()->has_place = true;
+    waiting_.front()->given.notify_one();
+    waiting_.pop_front();
+  }
+
+ private:
+  struct Waiter {
+    std::condition_variable given;
+    bool has_place = false;
+  };
+
+  std::mutex mutex_;
+  int free_ ABSL_GUARDED_BY(mutex_);  // none while somebody waits
+  std::deque<Waiter*> waiting_ ABSL_GUARDED_BY(mutex_);
+};
+
 class SoakLoad::Client {
  public:
-  Client(SoakLoad& load, int index, absl::Time end, SoakTotals& totals)
+  Client(SoakLoad& load, int index, absl::Time end, SoakTotals& totals, Places& places)
       : load_(load),
         options_(load.options_),
         end_(end),
         totals_(totals),
+        places_(places),
         random_(static_cast<uint64_t>(index) + 1000) {}
 
   void RunUnary() {
@@ -101,6 +151,7 @@ class SoakLoad::Client {
       if (options_.calls_per_connection != 0 && calls % options_.calls_per_connection == 0)
         stub = Connect();
       Case& one = Draw();
+      places_.Take();
       if (one.request.direction() == Direction::kForward) {
         Call<norm::v1::NormalizeResponse>(one, [&](auto* context, auto* response) {
           return stub->Normalize(context, one.request.forward(), response);
@@ -136,6 +187,7 @@ class SoakLoad::Client {
     context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
     Response response;
     const grpc::Status status = method(&context, &response);
+    places_.GiveBack();
     if (status.ok()) {
       load_.Check(one, std::move(response), totals_);
     } else {
@@ -176,13 +228,28 @@ class SoakLoad::Client {
       return stream->Write(request);
     };
     bool open = true;
-    for (int i = 0; i < kStreamDepth && open; ++i) open = send();
+    size_t answered = 0;
+    // Up to its depth; waits for a place only where no answer can come.
+    const auto fill = [&] {
+      while (open && sent.size() - answered < size_t{kStreamDepth}) {
+        if (per_connection != 0 && sent.size() >= per_connection) return;
+        if (!sent.empty() && absl::Now() >= end_) return;
+        if (sent.size() == answered) {
+          places_.Take();
+        } else if (!places_.TakeIfFree()) {
+          return;
+        }
+        open = send();
+      }
+    };
+    fill();
     norm::v1::StreamResponse response;
-    for (size_t answered = 0; answered < sent.size() && stream->Read(&response); ++answered) {
+    for (; answered < sent.size() && stream->Read(&response); fill()) {
+      ++answered;
+      places_.GiveBack();
       Answer(response, sent);
-      const bool more = per_connection == 0 || sent.size() < per_connection;
-      if (open && more && absl::Now() < end_) open = send();
     }
+    for (size_t lost = answered; lost < sent.size(); ++lost) places_.GiveBack();
     stream->WritesDone();
     while (stream->Read(&response)) Fail("stream", 0, "unasked response", std::nullopt);
     const grpc::Status status = stream->Finish();
@@ -198,7 +265,10 @@ class SoakLoad::Client {
     if (response.status().code() != 0) {
       Fail(one.request.label(), response.status().code(), response.status().message(),
            Pushback(response.status()));
-    } else if (response.has_forward()) {
+      return;
+    }
+    totals_.stream_responses.fetch_add(1);
+    if (response.has_forward()) {
       load_.Check(one, response.forward(), totals_);
     } else {
       load_.Check(one, response.backward(), totals_);
@@ -209,16 +279,29 @@ class SoakLoad::Client {
   const SoakOptions& options_;
   const absl::Time end_;
   SoakTotals& totals_;
+  Places& places_;
   std::mt19937_64 random_;
 };
 
-void SoakLoad::Run(int clients, absl::Time end, SoakTotals& totals) {
+void SoakLoad::Run(int clients, absl::Time end, SoakTotals& totals, int in_flight) {
+  const auto streams_before = [this](int i) { return i * options_.streams_percent / 100; };
+  const int streamed = streams_before(clients) * kStreamDepth;
+  const int demand = clients - streams_before(clients) + streamed;
+  int for_streams = kNoLimit;
+  int for_calls = kNoLimit;
+  if (in_flight < demand) {
+    for_streams = static_cast<int>(int64_t{in_flight} * streamed / demand);
+    for_calls = in_flight - for_streams;
+  }
+  Places stream_places(for_streams);
+  Places call_places(for_calls);
   std::vector<std::thread> threads;
   threads.reserve(static_cast<size_t>(clients));
   for (int i = 0; i < clients; ++i) {
-    threads.emplace_back([this, i, end, &totals] {
-      Client client(*this, i, end, totals);
-      i % 4 == 3 ? client.RunStreams() : client.RunUnary();
+    threads.emplace_back([&, i] {
+      const bool streams = streams_before(i + 1) > streams_before(i);
+      Client client(*this, i, end, totals, streams ? stream_places : call_places);
+      streams ? client.RunStreams() : client.RunUnary();
     });
   }
   for (std::thread& thread : threads) thread.join();

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <random>
@@ -21,6 +22,7 @@ struct SoakOptions {
   int requests = 96;             // distinct ones
   int64_t max_elements = 32768;  // of x
   uint64_t seed = 1;
+  int streams_percent = 25;      // of clients: those use a stream with eight requests in flight
   int calls_per_connection = 0;  // then a client opens another one; 0: it keeps its first
   /// UNAVAILABLE with a pushback is an answer, counted as refused; else it is an error.
   bool refusals_allowed = false;
@@ -31,6 +33,7 @@ struct SoakOptions {
 /// What became of the requests of one phase.
 struct SoakTotals {
   std::atomic<int64_t> responses{0};
+  std::atomic<int64_t> stream_responses{0};  // of them
   std::atomic<int64_t> refused{0};
   std::atomic<int64_t> connections{0};
   std::atomic<int64_t> errors{0};
@@ -47,9 +50,11 @@ class SoakLoad {
  public:
   explicit SoakLoad(const SoakOptions& options);
 
-  /// So many clients, one thread and one request at a time each, every fourth one on a stream with
-  /// eight; until `end`.
-  void Run(int clients, absl::Time end, SoakTotals& totals);
+  /// So many clients, a thread each, one request at a time or a stream; until `end`. At most
+  /// `in_flight` requests at a time, divided between calls and streams as the clients would divide
+  /// them: whoever has none waits for a place.
+  void Run(int clients, absl::Time end, SoakTotals& totals, int in_flight = kNoLimit);
+  static constexpr int kNoLimit = std::numeric_limits<int>::max();
 
  private:
   /// A request, its oracle, and the bytes of its first response.
@@ -62,6 +67,7 @@ class SoakLoad {
     std::string storage;
   };
   class Client;
+  class Places;
 
   template <typename Response>
   void Check(Case& one, Response response, SoakTotals& totals);

@@ -42,7 +42,7 @@ class SoakTest(unittest.TestCase):
         self.assertEqual((code, report["good"]), (1, False))
 
     def test_compares_an_overload_with_the_peak_of_its_run(self):
-        flags = ["--peak_seconds=1", "--peak_clients=1", "--seconds=2", "--clients=40"]
+        flags = ["--peak_seconds=1", "--peak_in_flight=2", "--seconds=2", "--clients=40"]
         code, report, output = self.soak([*flags, "--overload", "--min_goodput=0.01"], SMALL_SERVER)
         self.assertEqual(code, 0, output)
         self.assertEqual((report["peak"]["refused"], report["peak"]["errors"]), (0, 0))

@@ -35,6 +35,13 @@ class TlsTest : public SecureServerTest {
     EXPECT_TRUE(client::IsServerUnreachable(status)) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr(text));
   }
+
+  static absl::Status OneRow(client::NormalizeStream& stream) {
+    const std::vector<float> x = {1, 2, 3, 4};
+    const client::RmsNormRequest request{
+        .x = client::TensorView::Of(absl::MakeConstSpan(x), {1, 4})};
+    return stream.Normalize(request, absl::Seconds(30)).get().status();
+  }
 };
 
 TEST_F(TlsTest, CarriesEveryKindOfCall) {
@@ -172,6 +179,54 @@ TEST_F(TlsTest, AnotherClientAuthorityCountsForNewConnections) {
   files_.Put("clients.pem", second.certificate());
   EXPECT_TRUE(Await([&] { return !CanaryOf(Address(), Showing("old")).ok(); }));
   EXPECT_EQ(CanaryOf(Address(), Showing("new")), absl::OkStatus());
+}
+
+TEST_F(TlsTest, AClientShowsTheCertificateThatItsFilesHoldNow) {
+  files_.Put("own", authority_.Issue({.common_name = "first"}));
+  files_.Put("names", "second\n");
+  SecurityOptions security = MutualTls();
+  security.data_clients = files_ / "names";
+  Start(security);
+  auto client = Client::Create(Address(), Showing("own"));
+  ASSERT_TRUE(client.ok()) << client.status();
+  const auto refused = [&client] {
+    const absl::Status status = Canary(**client);
+    return absl::IsPermissionDenied(status) &&
+           status.message().find("client certificate 'first'") != std::string::npos;
+  };
+  EXPECT_TRUE(refused());
+  // The certificate before its key: what was read before stays.
+  const Credential second = authority_.Issue({.common_name = "second"});
+  files_.Put("own.pem", second.certificate);
+  const absl::Time looked = absl::Now() + absl::Seconds(2);
+  EXPECT_TRUE(Await([&] {
+    EXPECT_TRUE(refused());
+    return absl::Now() > looked;
+  }));
+  files_.Put("own.key", second.key);
+  absl::Status status;
+  EXPECT_TRUE(Await([&] {
+    status = Canary(**client);
+    return !absl::IsPermissionDenied(status);
+  }));
+  EXPECT_EQ(status, absl::OkStatus());
+  EXPECT_EQ(OneRow(*(*client)->OpenStream()), absl::OkStatus());
+}
+
+TEST_F(TlsTest, AClientFollowsTheAuthorityThatItTrusts) {
+  const TestAuthority stranger({.common_name = "stranger"});
+  Start(Tls());
+  auto client = Client::Create(Address(), Trusting());
+  ASSERT_TRUE(client.ok()) << client.status();
+  const auto stream = (*client)->OpenStream();
+  EXPECT_EQ(OneRow(*stream), absl::OkStatus());
+  files_.Put("ca.pem", stranger.certificate());
+  absl::Status status;
+  EXPECT_TRUE(Await([&] { return !(status = Canary(**client)).ok(); }));
+  ExpectUnreachable(status, "does not lead to the authorities");
+  EXPECT_EQ(OneRow(*stream), absl::OkStatus());  // over the connection that it began on
+  files_.Put("ca.pem", stranger.certificate() + authority_.certificate());
+  EXPECT_TRUE(Await([&] { return Canary(**client).ok(); }));
 }
 
 }  // namespace

@@ -22,6 +22,8 @@ KINDS = [
     (r"grpc/|grpcpp/|grpc", "grpc"),
     (r"google/protobuf/", "protobuf"),
     (r"prometheus/", "prometheus"),
+    (r"civetweb\.h$", "civetweb"),
+    (r"zlib\.h$", "zlib"),
     (r"spdlog/", "spdlog"),
     (r"nlohmann/", "json"),
     (r"CLI/", "cli11"),

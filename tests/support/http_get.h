@@ -11,8 +11,10 @@
 
 namespace norm::test {
 
-/// The whole reply, head and body, of 127.0.0.1 at the port of `address`; empty without one.
-inline std::string HttpGet(const std::string& address, const std::string& path) {
+/// The whole reply, head and body, of 127.0.0.1 at the port of `address`; empty without one. `fields`:
+/// lines of the head, each with its end.
+inline std::string HttpAsk(const std::string& address, const std::string& method,
+                           const std::string& path, const std::string& fields = "") {
   const int port = std::stoi(address.substr(address.rfind(':') + 1));
   const int fd = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in to{};
@@ -24,7 +26,7 @@ inline std::string HttpGet(const std::string& address, const std::string& path) 
   setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
   std::string reply;
   if (connect(fd, reinterpret_cast<sockaddr*>(&to), sizeof(to)) == 0) {
-    const std::string request = "GET " + path + " HTTP/1.0\r\n\r\n";
+    const std::string request = method + " " + path + " HTTP/1.0\r\n" + fields + "\r\n";
     if (write(fd, request.data(), request.size()) == static_cast<ssize_t>(request.size())) {
       char chunk[4096];
       for (ssize_t n = 0; (n = read(fd, chunk, sizeof(chunk))) > 0;) {
@@ -34,6 +36,16 @@ inline std::string HttpGet(const std::string& address, const std::string& path) 
   }
   close(fd);
   return reply;
+}
+
+inline std::string HttpGet(const std::string& address, const std::string& path) {
+  return HttpAsk(address, "GET", path);
+}
+
+/// What follows the head.
+inline std::string BodyOf(const std::string& reply) {
+  const size_t end = reply.find("\r\n\r\n");
+  return end == std::string::npos ? "" : reply.substr(end + 4);
 }
 
 }  // namespace norm::test

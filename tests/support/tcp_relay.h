@@ -13,8 +13,8 @@
 #include <thread>
 
 #include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
+#include "tests/support/loopback_listener.h"
 
 namespace norm::test {
 
@@ -28,13 +28,6 @@ class TcpRelay {
     int port = 0;
     EXPECT_TRUE(absl::SimpleAtoi(server.substr(server.rfind(':') + 1), &port)) << server;
     server_port_ = htons(static_cast<uint16_t>(port));
-    listener_ = socket(AF_INET, SOCK_STREAM, 0);
-    sockaddr_in any = Loopback(0);
-    EXPECT_EQ(bind(listener_, reinterpret_cast<sockaddr*>(&any), sizeof(any)), 0);
-    EXPECT_EQ(listen(listener_, 1), 0);
-    socklen_t length = sizeof(any);
-    EXPECT_EQ(getsockname(listener_, reinterpret_cast<sockaddr*>(&any), &length), 0);
-    address_ = absl::StrCat("127.0.0.1:", ntohs(any.sin_port));
     EXPECT_EQ(pipe(wake_), 0);
     thread_ = std::thread([this] { Run(); });
   }
@@ -42,7 +35,7 @@ class TcpRelay {
   TcpRelay(const TcpRelay&) = delete;
   TcpRelay& operator=(const TcpRelay&) = delete;
 
-  const std::string& address() const { return address_; }
+  const std::string& address() const { return listener_.address(); }
 
   /// Resets the connection on both sides and takes no other. Returns when that is done.
   void Break() {
@@ -50,17 +43,11 @@ class TcpRelay {
     const char byte = 0;
     EXPECT_EQ(write(wake_[1], &byte, 1), 1);
     thread_.join();
-    for (const int fd : {listener_, wake_[0], wake_[1]}) close(fd);
+    listener_.Close();
+    for (const int fd : wake_) close(fd);
   }
 
  private:
-  static sockaddr_in Loopback(uint16_t network_port) {
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_port = network_port;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    return address;
-  }
   /// With an RST instead of a FIN.
   static void Reset(int fd) {
     const linger abort = {1, 0};
@@ -87,10 +74,13 @@ class TcpRelay {
   }
 
   void Run() {
-    if (!AwaitReadable(listener_)) return;
-    const int client = accept(listener_, nullptr, nullptr);
+    if (!AwaitReadable(listener_.fd())) return;
+    const int client = listener_.Accept();
     const int server = socket(AF_INET, SOCK_STREAM, 0);
-    sockaddr_in to = Loopback(server_port_);
+    sockaddr_in to{};
+    to.sin_family = AF_INET;
+    to.sin_port = server_port_;
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     EXPECT_EQ(connect(server, reinterpret_cast<sockaddr*>(&to), sizeof(to)), 0);
     std::array<pollfd, 3> fds = {pollfd{wake_[0], POLLIN, 0}, pollfd{client, POLLIN, 0},
                                  pollfd{server, POLLIN, 0}};
@@ -105,10 +95,9 @@ class TcpRelay {
     Reset(server);
   }
 
-  uint16_t server_port_ = 0;
-  int listener_ = -1;
+  uint16_t server_port_ = 0;  // in network order
+  LoopbackListener listener_;
   int wake_[2] = {-1, -1};
-  std::string address_;
   std::thread thread_;
 };
 

@@ -21,6 +21,10 @@ bool IsListOfIps(absl::string_view address) {
   return absl::StartsWith(address, "ipv4:") || absl::StartsWith(address, "ipv6:");
 }
 
+bool IsUnixSocket(absl::string_view address) {
+  return absl::StartsWith(address, "unix:") || absl::StartsWith(address, "unix-abstract:");
+}
+
 bool AllDigits(absl::string_view text) {
   return !text.empty() && std::all_of(text.begin(), text.end(), absl::ascii_isdigit);
 }
@@ -66,6 +70,10 @@ std::string FindMistake(absl::string_view address) {
     if (absl::ascii_isspace(symbol) || absl::ascii_iscntrl(symbol))
       return "a space or control character is in it";
   }
+  // gRPC 1.51 decodes the path and takes a comma in it for the end of the first of several.
+  if (IsUnixSocket(address) &&
+      (absl::StrContains(address, ',') || absl::StrContains(absl::AsciiStrToLower(address), "%2c")))
+    return "gRPC can reach no Unix socket whose path has a comma: name it by a link without one";
   for (absl::string_view scheme : {"unix:", "unix-abstract:", "vsock:", "xds:"}) {
     if (absl::ConsumePrefix(&address, scheme)) return address.empty() ? "no path follows" : "";
   }
@@ -95,7 +103,15 @@ Targets SplitTargets(const std::string& address) {
     targets.kind = absl::StrContains(address, ',') ? TargetKind::kReplicas : TargetKind::kOneServer;
     return targets;
   }
-  targets.names = absl::StrSplit(address, ',');
+  for (absl::string_view part : absl::StrSplit(address, ',')) {
+    // Every address has a colon: what has none is meant as a part of the path before it.
+    if (!targets.names.empty() && IsUnixSocket(targets.names.back()) &&
+        !absl::StrContains(part, ':')) {
+      absl::StrAppend(&targets.names.back(), ",", part);
+    } else {
+      targets.names.emplace_back(part);
+    }
+  }
   if (targets.names.size() > 1 || absl::StartsWith(address, "dns:"))
     targets.kind = TargetKind::kReplicas;
   return targets;

@@ -3,9 +3,10 @@
 #include <climits>
 #include <optional>
 #include <random>
+#include <utility>
 
 #include "absl/time/time.h"
-#include "address.h"
+#include "channel_credentials.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/support/channel_arguments.h"
 
@@ -23,6 +24,7 @@ constexpr absl::Duration kFirstReconnect = absl::Milliseconds(100);
 constexpr absl::Duration kSlowestReconnect = absl::Seconds(5);
 constexpr absl::Duration kConnectTimeout = absl::Seconds(5);
 constexpr absl::Duration kResolveInterval = absl::Seconds(5);
+constexpr std::chrono::seconds kLookInterval{1};
 
 // A replica that says NOT_SERVING, as one does that drains, gets no call. A lone server is called
 // whatever it says: it serves on while it drains, and there is no other.
@@ -70,35 +72,78 @@ grpc::ChannelArguments Arguments(const ClientOptions& options, TargetKind kind, 
   return arguments;
 }
 
-}  // namespace
-
-ChannelPool::ChannelPool(const std::vector<ChannelTarget>& targets, TargetKind kind,
-                         const ClientOptions& options)
-    // Clients that start together begin with different replicas.
-    : kind_(kind), next_(std::random_device()()) {
-  for (int i = 0; i < options.connections; ++i) {
-    for (const ChannelTarget& target : targets) {
-      channels_.push_back(
-          grpc::CreateCustomChannel(target.name, target.credentials, Arguments(options, kind, i)));
-    }
+std::vector<std::string> FilesOf(const std::optional<TlsOptions>& tls) {
+  std::vector<std::string> paths;
+  if (!tls.has_value()) return paths;
+  for (const std::string& path : {tls->root_ca_file, tls->cert_file, tls->key_file}) {
+    if (!path.empty()) paths.push_back(path);
   }
+  return paths;
 }
 
-const std::shared_ptr<grpc::Channel>& ChannelPool::Next() {
-  if (kind_ == TargetKind::kOneServer) return Turn();
+absl::StatusOr<std::vector<std::shared_ptr<grpc::Channel>>> Make(const Targets& targets,
+                                                                 const ClientOptions& options) {
+  std::vector<std::shared_ptr<grpc::ChannelCredentials>> credentials;
+  for (const std::string& name : targets.names) {
+    auto made = MakeChannelCredentials(name, options);
+    if (!made.ok()) return made.status();
+    credentials.push_back(*std::move(made));
+  }
+  std::vector<std::shared_ptr<grpc::Channel>> channels;
+  for (int i = 0; i < options.connections; ++i) {
+    for (size_t j = 0; j < credentials.size(); ++j) {
+      channels.push_back(grpc::CreateCustomChannel(targets.names[j], credentials[j],
+                                                   Arguments(options, targets.kind, i)));
+    }
+  }
+  return channels;
+}
+
+}  // namespace
+
+ChannelPool::ChannelPool(const Targets& targets, const ClientOptions& options)
+    : kind_(targets.kind),
+      has_files_(!FilesOf(options.tls).empty()),
+      channels_(FilesOf(options.tls), [targets, options] { return Make(targets, options); }),
+      next_look_((Clock::now() + kLookInterval).time_since_epoch()),
+      // Clients that start together begin with different replicas.
+      next_(std::random_device()()) {}
+
+absl::StatusOr<std::unique_ptr<ChannelPool>> ChannelPool::Create(const Targets& targets,
+                                                                 const ClientOptions& options) {
+  std::unique_ptr<ChannelPool> pool(new ChannelPool(targets, options));
+  if (absl::Status status = pool->channels_.Load(); !status.ok()) return status;
+  return pool;
+}
+
+std::shared_ptr<grpc::Channel> ChannelPool::Next() {
+  if (has_files_) FollowFiles();
+  const std::shared_ptr<const Channels> channels = channels_.value();
+  if (kind_ == TargetKind::kOneServer) return Turn(*channels);
   const std::shared_ptr<grpc::Channel>* waiting = nullptr;
   // A turn for each look: the channel after one that is away would get its calls otherwise.
-  for (size_t looked = 0; looked < channels_.size(); ++looked) {
-    const std::shared_ptr<grpc::Channel>& channel = Turn();
+  for (size_t looked = 0; looked < channels->size(); ++looked) {
+    const std::shared_ptr<grpc::Channel>& channel = Turn(*channels);
     const grpc_connectivity_state state = channel->GetState(/*try_to_connect=*/true);
     if (state == GRPC_CHANNEL_READY) return channel;
     if (state != GRPC_CHANNEL_TRANSIENT_FAILURE && waiting == nullptr) waiting = &channel;
   }
-  return waiting != nullptr ? *waiting : Turn();
+  return waiting != nullptr ? *waiting : Turn(*channels);
 }
 
-const std::shared_ptr<grpc::Channel>& ChannelPool::Turn() {
-  return channels_[next_.fetch_add(1, std::memory_order_relaxed) % channels_.size()];
+void ChannelPool::FollowFiles() {
+  if (Clock::now().time_since_epoch() < next_look_.load(std::memory_order_relaxed) ||
+      looking_.exchange(true, std::memory_order_acquire)) {
+    return;
+  }
+  // What cannot be used leaves the channels that there are; their handshakes tell when they fail.
+  channels_.LookAgain().IgnoreError();
+  next_look_.store((Clock::now() + kLookInterval).time_since_epoch(), std::memory_order_relaxed);
+  looking_.store(false, std::memory_order_release);
+}
+
+const std::shared_ptr<grpc::Channel>& ChannelPool::Turn(const Channels& channels) {
+  return channels[next_.fetch_add(1, std::memory_order_relaxed) % channels.size()];
 }
 
 }  // namespace norm::client

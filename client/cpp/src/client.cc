@@ -11,7 +11,6 @@
 #include "address.h"
 #include "answer_threads.h"
 #include "call_status.h"
-#include "channel_credentials.h"
 #include "channel_pool.h"
 #include "echo_stream.h"
 #include "encoded_request.h"
@@ -56,8 +55,8 @@ absl::Status Validate(const std::string& address, const ClientOptions& options) 
 
 class Client::Impl {
  public:
-  Impl(const std::vector<ChannelTarget>& targets, TargetKind kind, const ClientOptions& options)
-      : retry_(options.retry), chunks_(options.chunks), channels_(targets, kind, options) {}
+  Impl(std::unique_ptr<ChannelPool> channels, const ClientOptions& options)
+      : retry_(options.retry), chunks_(options.chunks), channels_(std::move(channels)) {}
 
   /// All tries of one call.
   absl::StatusOr<grpc::ByteBuffer> Call(const UnaryCall& call) {
@@ -65,7 +64,7 @@ class Client::Impl {
     SystemRetryClock clock;
     absl::Status status = RunWithRetries(retry_, call.deadline, clock, [&] {
       reply.Clear();
-      return TryOnce(channels_.Next(), *answer_threads_, call, &reply);
+      return TryOnce(channels_->Next(), *answer_threads_, call, &reply);
     });
     if (!status.ok()) return status;
     return reply;
@@ -112,7 +111,7 @@ class Client::Impl {
     return FromByteBuffer(&*reply, response);
   }
 
-  const std::shared_ptr<grpc::Channel>& NextChannel() { return channels_.Next(); }
+  std::shared_ptr<grpc::Channel> NextChannel() { return channels_->Next(); }
 
  private:
   template <typename Request>
@@ -132,7 +131,7 @@ class Client::Impl {
     absl::StatusOr<Result> result = absl::UnknownError("not called");
     SystemRetryClock clock;
     RunWithRetries(retry_, deadline, clock, [&] {
-      NormalizeStream::Impl stream(channels_.Next(), StreamOptions{.chunks = chunks_});
+      NormalizeStream::Impl stream(channels_->Next(), StreamOptions{.chunks = chunks_});
       std::promise<absl::StatusOr<Result>> promise;
       std::function<void(absl::StatusOr<Result>)> done = [&promise](absl::StatusOr<Result> value) {
         promise.set_value(std::move(value));
@@ -147,21 +146,17 @@ class Client::Impl {
 
   const RetryPolicy retry_;
   const ChunkOptions chunks_;
-  ChannelPool channels_;
+  const std::unique_ptr<ChannelPool> channels_;
   const std::shared_ptr<AnswerThreads> answer_threads_ = AnswerThreads::OfProcess();
 };
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Create(const std::string& address,
                                                        const ClientOptions& options) {
   if (absl::Status status = Validate(address, options); !status.ok()) return status;
-  const Targets named = SplitTargets(address);
-  std::vector<ChannelTarget> targets;
-  for (const std::string& name : named.names) {
-    auto credentials = MakeChannelCredentials(name, options);
-    if (!credentials.ok()) return credentials.status();
-    targets.push_back({name, *std::move(credentials)});
-  }
-  return std::unique_ptr<Client>(new Client(std::make_unique<Impl>(targets, named.kind, options)));
+  absl::StatusOr<std::unique_ptr<ChannelPool>> channels =
+      ChannelPool::Create(SplitTargets(address), options);
+  if (!channels.ok()) return channels.status();
+  return std::unique_ptr<Client>(new Client(std::make_unique<Impl>(*std::move(channels), options)));
 }
 
 Client::Client(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -256,8 +251,8 @@ std::unique_ptr<EchoStream> Client::OpenEchoStream() {
 
 absl::StatusOr<Health> Client::CheckHealth(const std::string& service, absl::Duration timeout) {
   // grpc.health.v1's request is { string service = 1 } and its response { enum status = 1 }: the
-  // wrappers of protobuf have the same encoding, and Debian's gRPC ships no generated code for the
-  // health messages.
+  // wrappers of protobuf have the same encoding. A program that uses this library may have code
+  // generated for the health messages, and protobuf ends a process that has it twice.
   google::protobuf::StringValue request;
   request.set_value(service);
   google::protobuf::Int32Value response;

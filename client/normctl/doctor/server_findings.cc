@@ -41,12 +41,33 @@ Finding JudgePort(const ServerFacts& facts) {
   return {Severity::kOk, check, "open", ""};
 }
 
+/// What the lists of the server keep from this caller.
+struct Refusal {
+  bool refused = false;
+  std::string unseen;  // what doctor does not see therefore
+  std::string cure;
+};
+
+Refusal RefusalOf(const FailedQuestion& failed) {
+  Refusal refusal;
+  refusal.refused =
+      failed.name != "health" &&  // which is open
+      (absl::IsPermissionDenied(failed.status) || absl::IsUnauthenticated(failed.status));
+  const bool admin = failed.name == "info";
+  refusal.unseen = admin ? "version, devices and clock" : "results and speed";
+  const std::string area = admin ? "admin" : "data";
+  refusal.cure =
+      absl::StrCat("to see them too, add this client to the server's lists: its token to --", area,
+                   "_tokens (here: --token-file), or its certificate's name to --", area,
+                   "_clients (here: --tls-cert, --tls-key)");
+  return refusal;
+}
+
 std::string CureOfStatus(const absl::Status& status) {
   switch (status.code()) {
     case absl::StatusCode::kUnauthenticated:
-      return "give a token that the server knows";
     case absl::StatusCode::kPermissionDenied:
-      return "use a token or certificate that is allowed to: administration is apart from data";
+      return "normd asks nobody who he is for its health: a proxy between does";
     case absl::StatusCode::kUnimplemented:
       return "what listens there is a gRPC server but no normd: check address and port";
     case absl::StatusCode::kDeadlineExceeded:
@@ -64,6 +85,11 @@ Finding JudgeFailure(const ServerFacts& facts, const FailedQuestion& failed) {
   const std::string check = absl::StrCat(facts.address, " ", failed.name);
   const std::string seen =
       absl::StrCat(absl::StatusCodeToString(failed.status.code()), ": ", failed.status.message());
+  if (const Refusal refusal = RefusalOf(failed); refusal.refused) {
+    const bool lets_in = facts.info.has_value() || facts.error.has_value();
+    return {lets_in ? Severity::kWarning : Severity::kError, check,
+            absl::StrCat(refusal.unseen, " not seen: ", seen), refusal.cure};
+  }
   if (!client::IsServerUnreachable(failed.status))
     return {Severity::kError, check, seen, CureOfStatus(failed.status)};
   if (facts.port.speech == PortSpeech::kTextHttp) {
@@ -151,10 +177,14 @@ void JudgeInfo(const ServerFacts& facts, const MachineFacts& machine,
 }
 
 Finding JudgeClock(const ServerFacts& facts) {
-  const std::string seen =
-      absl::StrFormat("%.3f s ahead of this machine's", absl::ToDoubleSeconds(facts.clock_ahead));
   const std::string check = absl::StrCat(facts.address, " clock");
-  if (absl::AbsDuration(facts.clock_ahead) < kClocksApart) return {Severity::kOk, check, seen, ""};
+  if (!facts.clock_ahead.has_value()) {
+    return {Severity::kNote, check, "not known: the server does not tell its time",
+            "a normd of this version does"};
+  }
+  const std::string seen =
+      absl::StrFormat("%.3f s ahead of this machine's", absl::ToDoubleSeconds(*facts.clock_ahead));
+  if (absl::AbsDuration(*facts.clock_ahead) < kClocksApart) return {Severity::kOk, check, seen, ""};
   return {Severity::kWarning, check, seen,
           "set both (NTP): certificates, logs and traces are compared by time; deadlines are not"};
 }
@@ -213,6 +243,12 @@ std::vector<Finding> JudgeServer(const ServerFacts& facts, const MachineFacts& m
   for (const FailedQuestion& failed : facts.failures)
     findings.push_back(JudgeFailure(facts, failed));
   return findings;
+}
+
+Finding JudgeCredentials(const std::string& address, const absl::Status& status) {
+  return {Severity::kError, absl::StrCat(address, " credentials"), std::string(status.message()),
+          "mend or replace what is named; until then the server is not asked more than can be "
+          "asked without it"};
 }
 
 }  // namespace norm::normctl

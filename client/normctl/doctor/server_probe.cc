@@ -89,16 +89,22 @@ absl::Status TimeKernel(client::Client& client, absl::Duration timeout, ServerFa
 }  // namespace
 
 bool IsUnreachable(const ServerFacts& facts) {
+  if (facts.port.state != PortState::kOpen && facts.port.state != PortState::kNotTried &&
+      !facts.asked) {
+    return true;
+  }
   return std::any_of(
       facts.failures.begin(), facts.failures.end(),
       [](const FailedQuestion& failed) { return client::IsServerUnreachable(failed.status); });
 }
 
-ServerFacts LookAtServer(const std::string& address, client::Client& client,
+ServerFacts LookAtServer(const std::string& address, client::Client* client,
                          absl::Duration timeout) {
   ServerFacts facts;
   facts.address = address;
   facts.port = ProbePort(address, timeout);
+  facts.asked = client != nullptr;
+  if (!facts.asked) return facts;
   using Ask = absl::Status (*)(client::Client&, absl::Duration, ServerFacts*);
   constexpr std::pair<const char*, Ask> kQuestions[] = {{"health", AskForHealth},
                                                         {"info", AskForInfo},
@@ -106,7 +112,7 @@ ServerFacts LookAtServer(const std::string& address, client::Client& client,
                                                         {"rms_norm", TimeKernel}};
   for (const auto& [name, ask] : kQuestions) {
     if (IsUnreachable(facts)) break;
-    if (absl::Status status = ask(client, timeout, &facts); !status.ok())
+    if (absl::Status status = ask(*client, timeout, &facts); !status.ok())
       facts.failures.push_back({name, std::move(status)});
   }
   return facts;

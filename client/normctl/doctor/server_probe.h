@@ -22,10 +22,11 @@ struct FailedQuestion {
 struct ServerFacts {
   std::string address;
   PortFacts port;
+  bool asked = false;  // whether anything beyond its port was
   std::vector<FailedQuestion> failures;
   std::optional<client::Health> health;
   std::optional<client::ServerInfo> info;
-  absl::Duration clock_ahead;  // of the server, where it tells its time
+  std::optional<absl::Duration> clock_ahead;  // of the server, where it tells its time
   // Of a LayerNorm with a large mean and a small deviation: largest distance from its exact result;
   // NaN where the result has one.
   std::optional<double> error;
@@ -33,11 +34,11 @@ struct ServerFacts {
   std::optional<double> kernel_rate;  // bytes/s of an RMSNorm of 8 MiB, moved in and out; GPUs only
 };
 
-/// Whether it answered nothing since there is no connection.
+/// Whether it answered nothing since there is no connection; where nothing was asked, as its port tells.
 bool IsUnreachable(const ServerFacts& facts);
 
-/// `client` is connected to `address` alone.
-ServerFacts LookAtServer(const std::string& address, client::Client& client,
+/// `client` is connected to `address` alone; null: its port alone is looked at.
+ServerFacts LookAtServer(const std::string& address, client::Client* client,
                          absl::Duration timeout);
 
 }  // namespace norm::normctl

@@ -10,6 +10,8 @@ import pathlib
 import re
 import sys
 
+import bars
+
 REGION = re.compile(r"(<!-- serving results -->\n).*?(<!-- end of serving results -->)", re.DOTALL)
 RESULTS = "client/normctl/results"
 ECHOES = (("1mib_1", "1 MiB, 1 connection x 2 in flight"), ("1mib_4", "1 MiB, 4 connections x 2"),
@@ -34,6 +36,20 @@ def p50(report):
     return f"{report['latency_us']['p50']:,.0f} us"
 
 
+def of_echo(report):
+    """Of the echo's calls/s: the median of the rounds and their spread, or of a run without rounds the whole."""
+    spread = report["over_echo"].get("rounds")
+    if not spread:
+        return f"{report['over_echo']['requests_per_second_ratio']:.2f}"
+    return f"{spread['median']:.2f} ({spread['min']:.2f} to {spread['max']:.2f})"
+
+
+def longer(report):
+    """Than the echo: the median of the pairs, or without pairs the difference of the medians."""
+    pairs = report["over_echo"].get("pairs_us")
+    return f"{pairs['p50'] if pairs else report['over_echo']['p50_us']:+.0f} us"
+
+
 def rows(report):
     """One for each load that was measured: load, normd, what it is compared with, comparison, bar."""
     runs = {group: {name: run["report"] for name, run in report.get(group, {}).items() if "report" in run}
@@ -44,20 +60,21 @@ def rows(report):
         if name in normd:
             one = normd[name]
             lines.append([title, volume(one), f"echo of the same messages: {volume(one['echo'])}",
-                          f"{one['over_echo']['requests_per_second_ratio']:.2f}", "0.90"])
+                          of_echo(one), "0.90"])
     for name, title, bar in (("small", "empty echo", "0.75"), ("small_same", "echo of the same messages", "")):
         if name in normd:
             one = normd[name]
             lines.append(["4x4096, 16 connections x 8", rate(one), f"{title}: {rate(one['echo'])}",
-                          f"{one['over_echo']['requests_per_second_ratio']:.2f}", bar])
+                          of_echo(one), bar])
     if "lone" in normd:
         one = normd["lone"]
         lines.append(["4x4096, one call at a time, p50", p50(one), f"echo: {p50(one['echo'])}",
-                      f"{one['over_echo']['p50_us']:+.0f} us", "+40 us"])
+                      longer(one), "+40 us"])
     for name, title in (("weights", "16 connections x 8"), ("weights_stream", "16 streams x 32")):
         if name in normd:
             lines.append([f"4x4096, 64 weights in turn, {title}", rate(normd[name]), "launches/request",
                           f"{normd[name]['launches_per_request']:.3f}", "0.15"])
+    lines += saturated(report)
     if "flood" in normd:
         one = normd["flood"]
         lines.append([f"4x4096 at {one['options']['rate']:,.0f}/s beside a flood, p99", f"{one['latency_us']['p99']:,.0f} us",
@@ -73,6 +90,21 @@ def rows(report):
             ratio = beside[name]["gb_per_second"] / peer[name]["gb_per_second"]
             lines.append([title, show(beside[name]), f"{peer[name]['server_version']}: {show(peer[name])}", f"{ratio:.1f}x", bar])
     return lines
+
+
+def saturated(report):
+    """The row of `weights` with as many requests in flight as bring the most calls; that there was no such load, where calls still rise."""
+    runs = report.get("weights_sweep", [])
+    if not runs:
+        return []
+    full = bars.saturation(runs)
+    one = (full or runs[-1]).get("report")
+    if one is None:
+        return []
+    options = one["options"]
+    state = "at saturation" if full else "not saturated"
+    return [[f"4x4096, 64 weights in turn, {state}, {options['connections']} connections x {options['in_flight']}", rate(one),
+             "launches/request", f"{one['launches_per_request']:.3f}", "0.15"]]
 
 
 CALLS = (("small", "4x4096, 16 connections x 8", rate), ("1mib", "1 MiB, 4 connections x 4", volume),
@@ -115,8 +147,13 @@ def stages(report):
 
 
 def render(report):
-    head = (f"{report['device']}, {report['cores']} cores for server and client, {report['date']}, commit {report['commit'][:12]}; "
-            "RMSNorm of bf16 over loopback, GB/s both ways.\n\n")
+    cores = f"{report['cores']} cores for server and client"
+    if report.get("server_cpus") or report.get("client_cpus"):
+        cores = f"server on cores {report['server_cpus'] or 'all'}, client on {report['client_cpus'] or 'all'}"
+    in_rounds = any((run.get("report", {}).get("over_echo") or {}).get("rounds") for run in report["normd"].values())
+    note = " Beside the median ratio of the rounds the least and the greatest." if in_rounds else ""
+    head = (f"{report['device']}, {cores}, {report['date']}, commit {report['commit'][:12]}; "
+            f"RMSNorm of bf16 over loopback, GB/s both ways.{note}\n\n")
     return head + table(["load", "normd", "compared with", "", "bar"], rows(report)) + stages(report)
 
 

@@ -19,8 +19,9 @@ absl::Status AccessControl::Check(absl::string_view path, const Caller& caller) 
   metrics_.RecordRejected(status.code() == absl::StatusCode::kUnauthenticated
                               ? RejectReason::kUnauthenticated
                               : RejectReason::kPermissionDenied);
-  if (const std::optional<int64_t> held_back = limiter_.Admit(clock_.Now());
-      held_back.has_value()) {
+  const absl::Time now = clock_.Now();
+  if (const std::optional<int64_t> held_back = limiter_.Admit(now); held_back.has_value()) {
+    metrics_.RecordError(now, path, status);
     log_.Warning("call refused", {{"method", std::string(path.substr(0, kLoggedPath))},
                                   {"code", absl::StatusCodeToString(status.code())},
                                   {"reason", std::string(status.message())},

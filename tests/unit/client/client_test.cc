@@ -3,58 +3,18 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <atomic>
-#include <cstring>
-#include <future>
 #include <memory>
 #include <set>
 #include <string>
-#include <thread>
 #include <vector>
 
-#include "tests/unit/client/fake_server.h"
-#include "tests/unit/client/resetting_server.h"
+#include "tests/unit/client/client_fixture.h"
 
 namespace norm::client {
 namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-constexpr absl::Duration kTimeout = absl::Seconds(30);
-
-std::vector<float> Floats(const std::string& bytes) {
-  std::vector<float> values(bytes.size() / sizeof(float));
-  std::memcpy(values.data(), bytes.data(), bytes.size());
-  return values;
-}
-
-std::vector<float> Floats(const ResultTensor& tensor) {
-  EXPECT_EQ(tensor.dtype(), DType::kF32);
-  std::vector<float> values(static_cast<size_t>(tensor.elements()));
-  tensor.CopyTo(reinterpret_cast<std::byte*>(values.data()));
-  return values;
-}
-
-/// Answers with y = x.
-grpc::Status EchoX(grpc::ServerContext&, const v1::NormalizeRequest& request,
-                   v1::NormalizeResponse& response) {
-  *response.mutable_y() = request.x();
-  return grpc::Status::OK;
-}
-
-class ClientTest : public ::testing::Test {
- protected:
-  ClientTest() { server_.on_forward = EchoX; }
-
-  std::unique_ptr<Client> Connect(ClientOptions options = {}) {
-    return *Client::Create(server_.address(), options);
-  }
-
-  FakeServer server_;
-  const std::vector<float> values_ = {1, 2, 3, 4, 5, 6};
-  const TensorView x_ = TensorView::Of(absl::MakeConstSpan(values_), {2, 3});
-};
 
 TEST_F(ClientTest, SendsEveryFieldOfAnRmsNorm) {
   v1::NormalizeRequest seen;
@@ -201,137 +161,6 @@ TEST_F(ClientTest, RefusesViewsThatContradictThemselvesWithoutACall) {
           .status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(status.message(), "x: byte size 24 != 28 of shape [7] f32");
-}
-
-TEST_F(ClientTest, KeepsTheServersCodeMessageAndDetails) {
-  server_.on_forward = [](grpc::ServerContext&, const v1::NormalizeRequest&,
-                          v1::NormalizeResponse&) {
-    v1::Status details;
-    details.set_code(3);
-    google::protobuf::Any* any = details.add_details();
-    any->set_type_url("type.googleapis.com/google.rpc.BadRequest");
-    any->set_value("violations");
-    return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "weight length 2 != hidden_size 3",
-                        details.SerializeAsString());
-  };
-  const absl::Status status = Connect()->RmsNorm({.x = x_}, kTimeout).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(status.message(), "weight length 2 != hidden_size 3");
-  EXPECT_EQ(status.GetPayload("type.googleapis.com/google.rpc.BadRequest"),
-            absl::Cord("violations"));
-  EXPECT_FALSE(IsServerUnreachable(status));
-}
-
-TEST_F(ClientTest, RetriesAfterTheServersPushback) {
-  std::atomic<int> calls{0};
-  server_.on_forward = [&](grpc::ServerContext& context, const v1::NormalizeRequest& request,
-                           v1::NormalizeResponse& response) {
-    if (++calls < 3) {
-      context.AddTrailingMetadata("grpc-retry-pushback-ms", "1");
-      return grpc::Status(grpc::StatusCode::UNAVAILABLE, "queue full");
-    }
-    return EchoX(context, request, response);
-  };
-  absl::StatusOr<ForwardResult> result = Connect()->RmsNorm({.x = x_}, kTimeout);
-  ASSERT_TRUE(result.ok()) << result.status();
-  EXPECT_EQ(calls.load(), 3);
-  EXPECT_EQ(Floats(result->y), values_);
-}
-
-TEST_F(ClientTest, RetriesACallThatTheServerCutOff) {
-  std::atomic<int> calls{0};
-  server_.on_forward = [&](grpc::ServerContext& context, const v1::NormalizeRequest& request,
-                           v1::NormalizeResponse& response) {
-    if (++calls < 3) context.TryCancel();  // no trailers, as in a Shutdown
-    return EchoX(context, request, response);
-  };
-  absl::StatusOr<ForwardResult> result = Connect()->RmsNorm({.x = x_}, kTimeout);
-  ASSERT_TRUE(result.ok()) << result.status();
-  EXPECT_EQ(calls.load(), 3);
-  calls = 0;
-  const absl::Status cut =
-      Connect({.retry = {.max_attempts = 1}})->RmsNorm({.x = x_}, kTimeout).status();
-  EXPECT_EQ(cut.code(), absl::StatusCode::kUnavailable);
-  EXPECT_THAT(std::string(cut.message()), HasSubstr("the server or the connection ended the call"));
-  EXPECT_TRUE(IsServerUnreachable(cut));
-}
-
-TEST_F(ClientTest, FindsNoServerWhenItShutsDownDuringACall) {
-  std::promise<void> entered;
-  server_.on_forward = [&](grpc::ServerContext& context, const v1::NormalizeRequest&,
-                           v1::NormalizeResponse&) {
-    entered.set_value();
-    while (!context.IsCancelled()) std::this_thread::yield();
-    return grpc::Status::CANCELLED;
-  };
-  const std::unique_ptr<Client> client = Connect({.retry = {.max_attempts = 1}});
-  auto result =
-      std::async(std::launch::async, [&] { return client->RmsNorm({.x = x_}, kTimeout).status(); });
-  entered.get_future().wait();
-  server_.Stop();
-  const absl::Status status = result.get();
-  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
-  EXPECT_TRUE(IsServerUnreachable(status));
-}
-
-TEST_F(ClientTest, TellsARefusalFromAnUnreachableServer) {
-  server_.on_forward = [](grpc::ServerContext& context, const v1::NormalizeRequest&,
-                          v1::NormalizeResponse&) {
-    context.AddTrailingMetadata("grpc-retry-pushback-ms", "-1");
-    return grpc::Status(grpc::StatusCode::UNAVAILABLE, "draining");
-  };
-  const std::unique_ptr<Client> client = Connect();
-  const absl::Status refused = client->RmsNorm({.x = x_}, kTimeout).status();
-  EXPECT_EQ(refused.message(), "draining");
-  EXPECT_FALSE(IsServerUnreachable(refused));
-  server_.Stop();
-  const absl::Status gone =
-      Connect({.retry = {.max_attempts = 1}})->RmsNorm({.x = x_}, kTimeout).status();
-  EXPECT_EQ(gone.code(), absl::StatusCode::kUnavailable);
-  EXPECT_TRUE(IsServerUnreachable(gone));
-}
-
-TEST_F(ClientTest, EndsAtTheDeadlineWhenTheServerIsSilent) {
-  std::atomic<bool> saw_deadline{false};
-  server_.on_forward = [&](grpc::ServerContext& context, const v1::NormalizeRequest&,
-                           v1::NormalizeResponse&) {
-    saw_deadline = context.deadline() < std::chrono::system_clock::now() + std::chrono::hours(1);
-    while (!context.IsCancelled()) std::this_thread::yield();
-    return grpc::Status::CANCELLED;
-  };
-  const absl::Status status = Connect()->RmsNorm({.x = x_}, absl::Milliseconds(100)).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
-  server_.Stop();
-  EXPECT_TRUE(saw_deadline);
-}
-
-TEST_F(ClientTest, RefusesTimeoutsThatAreNone) {
-  const std::unique_ptr<Client> client = Connect();
-  for (absl::Duration timeout :
-       {absl::ZeroDuration(), absl::Seconds(-1), absl::InfiniteDuration()}) {
-    EXPECT_EQ(client->RmsNorm({.x = x_}, timeout).status().code(),
-              absl::StatusCode::kInvalidArgument);
-  }
-}
-
-TEST_F(ClientTest, ReportsAReplyThatBreaksTheContract) {
-  server_.on_forward = [](grpc::ServerContext&, const v1::NormalizeRequest& request,
-                          v1::NormalizeResponse& response) {
-    *response.mutable_y() = request.x();
-    response.mutable_y()->set_shape(0, 200);
-    return grpc::Status::OK;
-  };
-  const absl::Status status = Connect()->RmsNorm({.x = x_}, kTimeout).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
-  EXPECT_EQ(status.message(), "the server's y: 24 bytes where the shape needs 2400");
-}
-
-TEST_F(ClientTest, ACallThatAProxyResetsIsUnavailable) {
-  ResettingServer server;
-  const auto client = *Client::Create(server.address(), {.retry = {.max_attempts = 1}});
-  const absl::Status status = client->RmsNorm({.x = x_}, kTimeout).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
-  EXPECT_TRUE(IsServerUnreachable(status));
 }
 
 TEST_F(ClientTest, SpreadsCallsOverItsConnections) {

@@ -80,11 +80,12 @@ TEST(LoadReportTest, JsonHoldsEveryOptionAndFigure) {
     "stages_us": null, "launches_per_request": null})");
   nlohmann::json expected = Parse(R"({
     "options": {"server": "h:1", "tls": false, "token": false, "timeout_seconds": 60.0, "attempts": 1, "mix": null, "transport": "unary",
-                "echo": null, "connections": 1, "in_flight": 1, "rate": 56.0, "flood": null,
+                "echo": null, "rounds": 2, "pairs": false, "connections": 1, "in_flight": 1,
+                "rate": 56.0, "flood": null,
                 "warm_up_seconds": 0.5, "duration_seconds": 10.0},
     "server_version": "1.2.3", "devices": ["cpu"],
     "not_sent": 3, "measured_seconds": 2.0, "requests_per_second": 50.0, "gb_per_second": 2.5,
-    "send_delay_us": null, "echo": null, "over_echo": null,
+    "send_delay_us": null, "echo": null, "over_echo": null, "rounds": [],
     "alone": null, "flood": null, "over_alone": null,
     "server_stages_us": {"encode": null, "send": null},
     "cases": [{"name": "layer_norm forward 4x4096 bf16 weight 2 sets", "op": "layer_norm",
@@ -134,7 +135,38 @@ TEST(LoadReportTest, JsonComparesWithTheEcho) {
   EXPECT_EQ(report["echo"]["bytes_sent"], 1000);
   EXPECT_TRUE(report["echo"]["stages_us"].is_null());
   EXPECT_EQ(report["over_echo"],
-            Parse(R"({"requests_per_second_ratio": 0.8, "p50_us": 40.0, "p99_us": 40.0})"));
+            Parse(R"({"requests_per_second_ratio": 0.8, "p50_us": 40.0, "p99_us": 40.0,
+                      "rounds": null, "pairs_us": null})"));
+}
+
+TEST(LoadReportTest, RoundsHaveTheMedianOfTheirRatios) {
+  LoadResult result = {.load = HandMadeOutcome(),
+                       .echo = HandMadeEcho(),
+                       .rounds = {{90, 100}, {50, 100}, {140, 100}, {70, 100}}};
+  const LoadOptions options = {.echo = EchoSize::kSame, .rounds = 4};
+  nlohmann::json report = Parse(LoadJson(options, kServer, result));
+  EXPECT_EQ(report["options"]["rounds"], 4);
+  EXPECT_EQ(report["rounds"][1],
+            Parse(R"({"requests_per_second": 50.0, "echoes_per_second": 100.0})"));
+  EXPECT_EQ(report["over_echo"]["rounds"], Parse(R"({"median": 0.8, "min": 0.5, "max": 1.4})"));
+  EXPECT_THAT(LoadTable(options, kServer, result),
+              HasSubstr("  by rounds        0.800 the median of 4, 0.500 to 1.400\n"));
+  result.rounds = {{60, 100}, {0, 0}};  // one in which no echo ended
+  report = Parse(LoadJson(options, kServer, result));
+  EXPECT_EQ(report["over_echo"]["rounds"], Parse(R"({"median": 0.6, "min": 0.6, "max": 0.6})"));
+}
+
+TEST(LoadReportTest, PairsHaveTheDifferencesOfEach) {
+  const LoadResult result = {
+      .load = HandMadeOutcome(), .echo = HandMadeEcho(), .pair_differences = Latency(33)};
+  const LoadOptions options = {.echo = EchoSize::kSame, .pairs = true};
+  const nlohmann::json report = Parse(LoadJson(options, kServer, result));
+  EXPECT_EQ(report["options"]["pairs"], true);
+  EXPECT_EQ(report["over_echo"]["pairs_us"]["p50"], 33.0);
+  EXPECT_TRUE(report["over_echo"]["rounds"].is_null());
+  EXPECT_THAT(
+      LoadTable(options, kServer, result),
+      HasSubstr("  by pairs us       33.0       34.0       35.0       36.0       37.0\n"));
 }
 
 TEST(LoadReportTest, TableHoldsTheFiguresInLines) {

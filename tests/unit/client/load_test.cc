@@ -122,6 +122,7 @@ std::string Refusal(const LoadOptions& options) { return std::string(Validate(op
 TEST(LoadOptionsTest, TakesDefaultsAndLimits) {
   EXPECT_TRUE(Validate(LoadOptions{}).ok());
   EXPECT_TRUE(Validate(LoadOptions{.connections = 1024}).ok());
+  EXPECT_TRUE(Validate(LoadOptions{.echo = EchoSize::kEmpty, .pairs = true}).ok());
   EXPECT_TRUE(Validate(LoadOptions{.connections = 32, .in_flight = 32}).ok());
   EXPECT_TRUE(Validate(LoadOptions{.warm_up_seconds = 0, .duration_seconds = 600}).ok());
   EXPECT_TRUE(Validate(LoadOptions{.rate = 5e6 / 600, .duration_seconds = 600}).ok());
@@ -152,6 +153,12 @@ TEST(LoadOptionsTest, RefusesNonsenseNamingFlagRuleAndValues) {
   EXPECT_EQ(Refusal({.flood = LoadFlood()}), "--flood: needs the --rate of the client beside it");
   EXPECT_EQ(Refusal({.echo = EchoSize::kSame, .rate = 9, .flood = LoadFlood()}),
             "--flood: excludes --echo");
+  EXPECT_EQ(Refusal({.rounds = 0}), "--rounds: 0 is outside [1, 100]");
+  EXPECT_EQ(Refusal({.pairs = true}), "--pairs: needs --echo");
+  EXPECT_EQ(Refusal({.echo = EchoSize::kSame, .pairs = true, .rate = 9}),
+            "--pairs: excludes --rate");
+  EXPECT_EQ(Refusal({.echo = EchoSize::kSame, .pairs = true, .in_flight = 2}),
+            "--pairs: is for one request in flight, not for 1 --connections x 2 --in-flight");
   EXPECT_EQ(Refusal({.rate = 1e6, .duration_seconds = 100}),
             "--rate: 1e+06 requests/s for --duration 100 s are 1e+08 requests, outside [1, 5e+07]");
 }

@@ -2,13 +2,13 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cstdint>
 #include <string>
 #include <thread>
+
+#include "tests/support/loopback_listener.h"
 
 namespace norm::client {
 
@@ -16,25 +16,13 @@ namespace norm::client {
 /// with INTERNAL_ERROR. Threads: one of its own, joined on destruction.
 class ResettingServer {
  public:
-  ResettingServer() {
-    listener_ = socket(AF_INET, SOCK_STREAM, 0);
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t length = sizeof(address);
-    EXPECT_EQ(bind(listener_, reinterpret_cast<sockaddr*>(&address), length), 0);
-    EXPECT_EQ(listen(listener_, 1), 0);
-    EXPECT_EQ(getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &length), 0);
-    port_ = ntohs(address.sin_port);
-    thread_ = std::thread([this] { Run(); });
-  }
+  ResettingServer() : thread_([this] { Run(); }) {}
   ~ResettingServer() {
-    shutdown(listener_, SHUT_RDWR);
+    listener_.Stop();
     thread_.join();
-    close(listener_);
   }
 
-  std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
+  const std::string& address() const { return listener_.address(); }
 
  private:
   static bool ReadExactly(int fd, size_t bytes, std::string* out) {
@@ -56,7 +44,7 @@ class ResettingServer {
   }
 
   void Run() {
-    const int fd = accept(listener_, nullptr, nullptr);
+    const int fd = listener_.Accept();
     if (fd < 0) return;
     const auto send = [fd](const std::string& bytes) {
       EXPECT_EQ(write(fd, bytes.data(), bytes.size()), static_cast<ssize_t>(bytes.size()));
@@ -76,8 +64,7 @@ class ResettingServer {
     close(fd);
   }
 
-  int listener_ = -1;
-  uint16_t port_ = 0;
+  test::LoopbackListener listener_;
   std::thread thread_;
 };
 

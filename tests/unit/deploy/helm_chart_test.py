@@ -29,6 +29,8 @@ EVERYTHING = {
     "podAnnotations": {"c": "d"}, "podLabels": {"e": "f"}, "nodeSelector": {"gpu": "h200"}, "runtimeClassName": "nvidia",
     "priorityClassName": "high", "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}],
     "affinity": {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}},
+    "topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway"}],
+    "insecure": False, "tls": {"secretName": "server", "probe": {"caSecretName": "probe"}},
 }
 MUTUAL_TLS = {
     "insecure": False,
@@ -49,6 +51,13 @@ def render(values=None, name="demo"):
                 if document is not None:
                     objects.setdefault(document["kind"], []).append(document)
     return objects
+
+
+def notes(values=None):
+    """What Helm says after an installation."""
+    with helm.Chart.load(str(CHART)) as chart:
+        (text,) = [text for path, text in chart.render(values or {}, name="demo", namespace="serving").items() if path.endswith("NOTES.txt")]
+    return text
 
 
 def refusal(values):
@@ -92,6 +101,23 @@ class Rendered(unittest.TestCase):
                         with self.subTest(kind=kind, version=version):
                             kubernetes_validate.validate(document, version, strict=True)
 
+    def test_names_that_look_like_other_types_stay_names(self):
+        odd = {**MUTUAL_TLS, "runtimeClassName": "1e3", "priorityClassName": "null", "image": {"tag": "20261130"},
+               "tls": {"secretName": "123", "clientCaSecretName": "1.5", "probe": {"caSecretName": "true", "serverName": "0"}},
+               "access": {"secretName": "0x10", "dataTokensKey": "1"}, "podAnnotations": {"a": "1"}, "nodeSelector": {"gpu": "true"},
+               "networkPolicy": {"enabled": True}, "autoscaling": {"enabled": True}}
+        for name in ("123", "1e3", "true", "null"):
+            for kind, objects in render(odd, name=name).items():
+                for document in objects:
+                    with self.subTest(kind=kind, name=name):
+                        kubernetes_validate.validate(document, KUBERNETES[-1], strict=True)
+                        self.assertEqual(document["metadata"]["labels"]["app.kubernetes.io/instance"], name)
+        pod = pod_of(render(odd))
+        self.assertEqual([volume["secret"]["secretName"] for volume in pod["volumes"]], ["123", "true", "1.5", "0x10"])
+        self.assertEqual((pod["runtimeClassName"], pod["priorityClassName"]), ("1e3", "null"))
+        self.assertEqual(container_of(render(odd))["image"], "normd:20261130")
+        self.assertIn("got number, want string", refusal({"image": {"tag": 20261130}}))
+
     def test_a_fault_is_seen_by_the_validator(self):
         (deployment,) = render()["Deployment"]
         deployment["spec"]["replicas"] = "two"
@@ -109,6 +135,30 @@ class Rendered(unittest.TestCase):
             self.assertEqual(len(names), len(set(names)), kind)
             self.assertTrue(all(len(name) <= 63 for name in names))
         self.assertEqual(render(name="normd")["Deployment"][0]["metadata"]["name"], "normd")
+
+
+class Notes(unittest.TestCase):
+    def test_they_name_the_services_that_there_are(self):
+        names = [service["metadata"]["name"] for service in render()["Service"]]
+        for name in names:
+            self.assertIn(f"{name}.serving.svc:8470", notes())
+        self.assertIn("(no TLS)", notes())
+        self.assertNotIn("(no TLS)", notes(MUTUAL_TLS))
+
+    def test_they_suggest_what_the_pod_may_ask(self):
+        self.assertIn("normctl info --server 127.0.0.1:8470", notes())
+        for access in ({"dataTokensKey": "a"}, {"adminTokensKey": "a"}):  # admin is closed with either
+            text = notes({"access": {"secretName": "lists", **access}})
+            self.assertIn("normctl health --server 127.0.0.1:8470", text)
+            self.assertNotIn("normctl info", text)
+
+    def test_they_say_what_interrupts_the_service(self):
+        self.assertNotIn("One replica", notes())
+        self.assertIn("One replica", notes({"replicaCount": 1}))
+        self.assertNotIn("One replica", notes({"replicaCount": 1, "strategy": {"maxUnavailable": 0, "maxSurge": 1}}))
+        self.assertIn("One replica", notes({"autoscaling": {"enabled": True, "minReplicas": 1}}))
+        self.assertNotIn("drained.", notes())
+        self.assertIn("podDisruptionBudget.maxUnavailable is 0%: no node", notes({"podDisruptionBudget": {"maxUnavailable": "0%"}}))
 
 
 class Termination(unittest.TestCase):
@@ -201,6 +251,12 @@ class Security(unittest.TestCase):
         self.assertFalse(pod["automountServiceAccountToken"])
         self.assertEqual(container["securityContext"], {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True,
                                                         "capabilities": {"drop": ["ALL"]}})
+        # The rest of the pod security standard "restricted".
+        for values in ({}, EVERYTHING, MUTUAL_TLS):
+            pod = pod_of(render(values))
+            self.assertFalse({"hostNetwork", "hostPID", "hostIPC", "initContainers", "ephemeralContainers"} & set(pod))
+            self.assertTrue(all(set(volume) == {"name", "secret"} for volume in pod.get("volumes", [])))
+            self.assertTrue(all("hostPort" not in port for port in container_of(render(values))["ports"]))
 
     def test_network_policy_opens_both_ports_to_their_peers(self):
         clients, monitoring = [{"podSelector": {"matchLabels": {"role": "trainer"}}}], [{"namespaceSelector": {"matchLabels": {"a": "b"}}}]
@@ -210,7 +266,6 @@ class Security(unittest.TestCase):
                          [("grpc", clients), ("metrics", monitoring)])
         self.assertEqual(policy["spec"]["egress"], [])
         self.assertNotIn("NetworkPolicy", render({"networkPolicy": {"enabled": False}}))
-
 
     def test_normd_knows_every_flag(self):
         for values in ({}, EVERYTHING, MUTUAL_TLS, CPU):
@@ -246,10 +301,20 @@ class Selection(unittest.TestCase):
         self.assertIn(monitor["spec"]["endpoints"][0]["port"], [port["name"] for port in headless[0]["spec"]["ports"]])
         self.assertEqual(monitor["metadata"]["labels"]["release"], "prometheus")
 
+    def test_replicas_are_spread_among_themselves(self):
+        (constraint,) = pod_of(render(EVERYTHING))["topologySpreadConstraints"]
+        labels = render(EVERYTHING)["Deployment"][0]["spec"]["template"]["metadata"]["labels"]
+        self.assertTrue(selects(constraint["labelSelector"]["matchLabels"], labels))
+        self.assertEqual(constraint["topologyKey"], "kubernetes.io/hostname")
+        own = {**EVERYTHING["topologySpreadConstraints"][0], "labelSelector": {"matchLabels": {"a": "b"}}}
+        (constraint,) = pod_of(render({"topologySpreadConstraints": [own]}))["topologySpreadConstraints"]
+        self.assertEqual(constraint["labelSelector"]["matchLabels"]["a"], "b")
+
     def test_gpus(self):
         self.assertEqual(container_of(render({"gpu": {"count": 2, "resourceName": "nvidia.com/mig-1g.18gb"}}))["resources"]["limits"],
                          {"memory": "24Gi", "nvidia.com/mig-1g.18gb": 2})
         self.assertEqual(container_of(render(CPU))["resources"]["limits"], {"memory": "24Gi"})
+        self.assertEqual(container_of(render({**CPU, "resources": {"limits": {"memory": None}}}))["resources"]["limits"], {})
         self.assertEqual(flag(container_of(render(CPU)), "device"), "cpu")
 
 
@@ -325,7 +390,8 @@ class Values(unittest.TestCase):
                        {"device": "gpu"}, {"gpu": {"count": 0.5}}, {"flags": {"listen": "0.0.0.0:1"}}, {"flags": {"slots": [1]}}, {"flags": {"slots": 1.5}}, {"flags": {"processes": 0}},
                        {"flags": {"max-queue-delay": "1ms"}}, {"drain": {"timeoutSeconds": 0}}, {"drain": {"marginSeconds": 0}},
                        {"strategy": {"maxSurge": "half"}}, {"autoscaling": {"queueWait": "5 ms"}}, {"tls": {"secretName": "A b"}},
-                       {"serviceMonitor": {"interval": "15"}}, {"image": {"repository": ""}}):
+                       {"serviceMonitor": {"interval": "15"}}, {"image": {"repository": ""}}, {"nodeSelector": {"gpu": True}},
+                       {"podLabels": {"app.kubernetes.io/name": "other"}}, {"topologySpreadConstraints": [{"maxSkew": 1}]}):
             said = refusal(values)
             self.assertIsNotNone(said, values)
             self.assertIn("don't meet the specifications of the schema", said)
@@ -340,9 +406,17 @@ class Values(unittest.TestCase):
                 ({"gpu": {"count": 0}}, "gpu.count: must be 1 or more when device is cuda, got 0"),
                 ({"ports": {"grpc": 8471}}, "ports.metrics: must differ from ports.grpc, both are 8471"),
                 ({"autoscaling": {"minReplicas": 9}}, "autoscaling.minReplicas: must be at most maxReplicas = 8, got 9"),
+                ({"strategy": {"maxUnavailable": 0}}, "strategy.maxUnavailable, strategy.maxSurge: must not both be 0"),
+                ({"strategy": {"maxUnavailable": "0%", "maxSurge": "0"}}, "strategy.maxUnavailable, strategy.maxSurge: must not both be 0"),
+                ({"service": {"type": "NodePort"}}, "insecure: must be false when service.type is NodePort"),
+                ({**MUTUAL_TLS, "service": {"type": "LoadBalancer"}}, "networkPolicy.clients: must say who may call when service.type is LoadBalancer"),
+                ({"resources": {"limits": {"nvidia.com/gpu": 1}}}, "resources.limits: must not hold nvidia.com/gpu"),
                 ({"access": {"dataTokensKey": "a"}}, "access.dataTokensKey: needs access.secretName"),
                 ({"access": {"secretName": "a", "dataClientsKey": "b"}}, "need tls.clientCaSecretName")):
             self.assertIn(said, refusal(values) or "", values)
+        for values in ({"strategy": {"maxUnavailable": 0, "maxSurge": 1}}, {"strategy": {"maxUnavailable": "10%"}},
+                       {**MUTUAL_TLS, "service": {"type": "NodePort"}, "networkPolicy": {"enabled": False}}):
+            self.assertIsNone(refusal(values), values)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@
 
 {{- define "normd.selector" -}}
 app.kubernetes.io/name: normd
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end }}
 
 {{- define "normd.labels" -}}
@@ -26,6 +26,14 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- $seen := mul .Values.probes.readiness.periodSeconds .Values.probes.readiness.failureThreshold }}
 {{- if lt (int .Values.drain.delaySeconds) (int $seen) }}{{ fail (printf "drain.delaySeconds: must be at least probes.readiness.periodSeconds x failureThreshold = %d, got %d" (int $seen) (int .Values.drain.delaySeconds)) }}{{ end }}
 {{- if gt (int .Values.autoscaling.minReplicas) (int .Values.autoscaling.maxReplicas) }}{{ fail (printf "autoscaling.minReplicas: must be at most maxReplicas = %d, got %d" (int .Values.autoscaling.maxReplicas) (int .Values.autoscaling.minReplicas)) }}{{ end }}
+{{- $noneAway := has (toString .Values.strategy.maxUnavailable) (list "0" "0%") }}
+{{- $noneBeside := has (toString .Values.strategy.maxSurge) (list "0" "0%") }}
+{{- if and $noneAway $noneBeside }}{{ fail "strategy.maxUnavailable, strategy.maxSurge: must not both be 0: an update could neither end a pod nor start one" }}{{ end }}
+{{- if ne .Values.service.type "ClusterIP" }}
+{{- if .Values.insecure }}{{ fail (printf "insecure: must be false when service.type is %s: calls would reach normd unencrypted from outside the cluster" .Values.service.type) }}{{ end }}
+{{- if and .Values.networkPolicy.enabled (not .Values.networkPolicy.clients) }}{{ fail (printf "networkPolicy.clients: must say who may call when service.type is %s, such as [{ipBlock: {cidr: 10.0.0.0/8}}]: without peers it lets in pods alone" .Values.service.type) }}{{ end }}
+{{- end }}
+{{- if and (hasKey (.Values.resources.limits | default dict) .Values.gpu.resourceName) (gt (int .Values.gpu.count) 0) }}{{ fail (printf "resources.limits: must not hold %s, which gpu.count sets" .Values.gpu.resourceName) }}{{ end }}
 {{- $access := .Values.access }}
 {{- range list "dataTokensKey" "adminTokensKey" "dataClientsKey" "adminClientsKey" }}
 {{- if and (get $access .) (not $access.secretName) }}{{ fail (printf "access.%s: needs access.secretName" .) }}{{ end }}

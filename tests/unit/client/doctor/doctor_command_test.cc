@@ -51,6 +51,32 @@ TEST_F(DoctorCommandTest, EachReplicaIsAsked) {
   EXPECT_EQ(Said(run, gone + " health")["severity"], "error");
 }
 
+TEST_F(DoctorCommandTest, AFileThatCannotBeUsedIsAFindingBesideTheOthers) {
+  const std::string ask = "doctor --device cpu --json --server " + server_.address();
+  const std::string name = server_.address() + " ";
+  folder_.Write("short", "token\n");
+  const Finished token = Normctl(ask + " --token-file " + (folder_ / "short"));
+  EXPECT_EQ(token.exit_code, 1) << token.error;
+  EXPECT_THAT(std::string(Said(token, name + "credentials")["seen"]),
+              HasSubstr("short' line 1: the token has 5 characters, fewer than 16"));
+  EXPECT_EQ(Said(token, name + "health")["seen"], "SERVING");  // asked without it
+  EXPECT_EQ(Said(token, name + "result")["severity"], "error");
+  EXPECT_TRUE(Said(token, "open files")["severity"].is_string());
+
+  const Finished tls = Normctl(ask + " --tls-ca " + (folder_ / "none"));
+  EXPECT_EQ(tls.exit_code, 1) << tls.error;
+  EXPECT_THAT(std::string(Said(tls, name + "credentials")["seen"]),
+              HasSubstr("none' cannot be read: No such file or directory"));
+  EXPECT_EQ(Said(tls, name + "port")["seen"], "open");
+  EXPECT_TRUE(Said(tls, name + "health").is_null());
+
+  const Finished gone =
+      Normctl("doctor --device cpu --json --server 127.0.0.1:1 --tls-ca " + (folder_ / "none"));
+  EXPECT_EQ(gone.exit_code, 3) << gone.error;
+  EXPECT_EQ(Said(gone, "127.0.0.1:1 credentials")["severity"], "error");
+  EXPECT_EQ(Said(gone, "127.0.0.1:1 port")["seen"], "Connection refused");
+}
+
 TEST_F(DoctorCommandTest, RefusesADeviceThatIsNone) {
   EXPECT_EQ(Normctl("doctor --device tpu").exit_code, 2);
 }

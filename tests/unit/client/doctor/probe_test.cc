@@ -1,10 +1,8 @@
 // What the doctor reads from NVIDIA's libraries, ports and servers: from libraries of this test, sockets and servers in
 // this process.
-#include <arpa/inet.h>
 #include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cmath>
@@ -16,6 +14,7 @@
 #include "client/normctl/doctor/machine_probe.h"
 #include "client/normctl/doctor/port_probe.h"
 #include "client/normctl/doctor/server_probe.h"
+#include "tests/support/loopback_listener.h"
 #include "tests/unit/client/fake_server.h"
 
 namespace norm::normctl {
@@ -120,36 +119,25 @@ TEST(MachineProbeTest, LooksAtThisMachine) {
 /// Answers the first bytes of one connection with `answer`.
 class OneAnswer {
  public:
-  explicit OneAnswer(std::string answer) : answer_(std::move(answer)) {
-    listener_ = socket(AF_INET, SOCK_STREAM, 0);
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t length = sizeof(address);
-    EXPECT_EQ(bind(listener_, reinterpret_cast<sockaddr*>(&address), length), 0);
-    EXPECT_EQ(listen(listener_, 1), 0);
-    EXPECT_EQ(getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &length), 0);
-    address_ = "127.0.0.1:" + std::to_string(ntohs(address.sin_port));
-    thread_ = std::thread([this] {
-      const int fd = accept(listener_, nullptr, nullptr);
-      char byte = 0;
-      if (fd >= 0 && read(fd, &byte, 1) == 1) {
-        EXPECT_EQ(write(fd, answer_.data(), answer_.size()), static_cast<ssize_t>(answer_.size()));
-      }
-      close(fd);
-    });
-  }
+  explicit OneAnswer(std::string answer)
+      : answer_(std::move(answer)), thread_([this] {
+          const int fd = listener_.Accept();
+          char byte = 0;
+          if (fd >= 0 && read(fd, &byte, 1) == 1) {
+            EXPECT_EQ(write(fd, answer_.data(), answer_.size()),
+                      static_cast<ssize_t>(answer_.size()));
+          }
+          close(fd);
+        }) {}
   ~OneAnswer() {
-    shutdown(listener_, SHUT_RDWR);
+    listener_.Stop();
     thread_.join();
-    close(listener_);
   }
-  const std::string& address() const { return address_; }
+  const std::string& address() const { return listener_.address(); }
 
  private:
   const std::string answer_;
-  int listener_ = -1;
-  std::string address_;
+  const test::LoopbackListener listener_;
   std::thread thread_;
 };
 
@@ -186,7 +174,7 @@ class ServerProbeTest : public ::testing::Test {
  protected:
   ServerFacts Look() {
     const auto client = *client::Client::Create(server_.address(), {.retry = {.max_attempts = 1}});
-    return LookAtServer(server_.address(), *client, kTimeout);
+    return LookAtServer(server_.address(), client.get(), kTimeout);
   }
 
   /// A LayerNorm of the rows that come, wrong by `error`.
@@ -220,7 +208,7 @@ TEST_F(ServerProbeTest, AsksForEverything) {
   EXPECT_EQ(facts.port.state, PortState::kOpen);
   EXPECT_EQ(facts.health, client::Health::kServing);
   EXPECT_EQ(facts.info->version, "1.2.3");
-  EXPECT_NEAR(absl::ToDoubleMinutes(facts.clock_ahead), 60, 1);
+  EXPECT_NEAR(absl::ToDoubleMinutes(*facts.clock_ahead), 60, 1);
   EXPECT_LT(*facts.error, 1e-6);
   EXPECT_EQ(facts.device, "cuda:0");
   EXPECT_NEAR(*facts.kernel_rate, 1e12, 1e6);  // 16 MiB in 16.777216 us
@@ -231,7 +219,7 @@ TEST_F(ServerProbeTest, MeasuresTheErrorAndSeesNan) {
   const ServerFacts wrong = Look();
   EXPECT_NEAR(*wrong.error, 0.25, 1e-5);
   EXPECT_FALSE(wrong.kernel_rate.has_value());
-  EXPECT_EQ(wrong.clock_ahead, absl::ZeroDuration());
+  EXPECT_FALSE(wrong.clock_ahead.has_value());  // no time in the answer
   Answer(std::nanf(""), "cpu");
   EXPECT_TRUE(std::isnan(*Look().error));
 }
@@ -253,6 +241,16 @@ TEST_F(ServerProbeTest, AsksOnAfterARefusalAndEndsWithoutAConnection) {
   ASSERT_EQ(gone.failures.size(), 1U);
   EXPECT_EQ(gone.failures[0].name, "health");
   EXPECT_TRUE(IsUnreachable(gone));
+}
+
+TEST_F(ServerProbeTest, WithoutAClientItLooksAtThePortAlone) {
+  const ServerFacts facts = LookAtServer(server_.address(), nullptr, kTimeout);
+  EXPECT_EQ(facts.port.speech, PortSpeech::kPlainHttp2);
+  EXPECT_THAT(facts.failures, IsEmpty());
+  EXPECT_FALSE(facts.health.has_value());
+  EXPECT_FALSE(IsUnreachable(facts));
+  server_.Stop();
+  EXPECT_TRUE(IsUnreachable(LookAtServer(server_.address(), nullptr, kTimeout)));
 }
 
 }  // namespace

@@ -18,6 +18,7 @@ ServerFacts Serving() {
   facts.address = "h:1";
   facts.port = {.state = PortState::kOpen, .speech = PortSpeech::kPlainHttp2};
   facts.health = client::Health::kServing;
+  facts.clock_ahead = absl::ZeroDuration();
   facts.info.emplace();
   facts.info->version = "1.2.3";
   facts.info->cuda_architectures = {"90-real"};
@@ -101,10 +102,8 @@ TEST(ServerFindingsTest, PortsAndTls) {
 TEST(ServerFindingsTest, WhatAServerRefuses) {
   const PortFacts open = {.state = PortState::kOpen, .speech = PortSpeech::kPlainHttp2};
   ExpectEach({
-      {"token", Fails(open, absl::UnauthenticatedError("no token")), Severity::kError, "h:1 health",
-       "UNAUTHENTICATED: no token", "token"},
-      {"admin", Fails(open, absl::PermissionDeniedError("admin")), Severity::kError, "h:1 health",
-       "PERMISSION_DENIED", "apart from data"},
+      {"proxy", Fails(open, absl::UnauthenticatedError("who?")), Severity::kError, "h:1 health",
+       "UNAUTHENTICATED: who?", "a proxy between"},
       {"other gRPC server", Fails(open, absl::UnimplementedError("")), Severity::kError,
        "h:1 health", "UNIMPLEMENTED", "no normd"},
       {"late", Fails(open, absl::DeadlineExceededError("5s")), Severity::kError, "h:1 health",
@@ -114,6 +113,38 @@ TEST(ServerFindingsTest, WhatAServerRefuses) {
       {"full", Fails(open, absl::ResourceExhaustedError("too large")), Severity::kError,
        "h:1 health", "too large", "log"},
   });
+}
+
+TEST(ServerFindingsTest, WhatListsOfTheServerKeepFromACallerIsAWarningWhereItSeesTheRest) {
+  const auto refused = [](const char* name, absl::Status status) {
+    return [name, status](ServerFacts* facts) {
+      (std::string(name) == "info" ? facts->info.reset() : facts->error.reset());
+      facts->failures = {{name, status}};
+    };
+  };
+  ExpectEach({
+      {"data alone", refused("info", absl::PermissionDeniedError("admin services")),
+       Severity::kWarning, "h:1 info",
+       "version, devices and clock not seen: PERMISSION_DENIED: admin services", "--admin_tokens"},
+      {"no token, data open", refused("info", absl::UnauthenticatedError("a token is needed")),
+       Severity::kWarning, "h:1 info", "UNAUTHENTICATED", "--admin_clients"},
+      {"admin alone", refused("layer_norm", absl::PermissionDeniedError("data services")),
+       Severity::kWarning, "h:1 layer_norm", "results and speed not seen", "--data_tokens"},
+      {"nothing",
+       [](ServerFacts* facts) {
+         facts->info.reset();
+         facts->error.reset();
+         facts->failures = {{"info", absl::UnauthenticatedError("the token is not known")},
+                            {"layer_norm", absl::UnauthenticatedError("the token is not known")}};
+       },
+       Severity::kError, "h:1 layer_norm", "the token is not known", "--data_tokens"},
+  });
+}
+
+TEST(ServerFindingsTest, CredentialsThatCannotBeUsed) {
+  const absl::Status status = absl::InvalidArgumentError("token_file: '/t' holds no token");
+  Expect("file", {JudgeCredentials("h:1", status)},
+         {Severity::kError, "h:1 credentials", "token_file: '/t' holds no token", "mend"});
 }
 
 TEST(ServerFindingsTest, StateVersionDevicesAndClock) {
@@ -141,6 +172,8 @@ TEST(ServerFindingsTest, StateVersionDevicesAndClock) {
        "--device=cuda"},
       {"clock", [](ServerFacts* facts) { facts->clock_ahead = absl::Seconds(-90); },
        Severity::kWarning, "h:1 clock", "-90.000 s ahead", "NTP"},
+      {"no clock", [](ServerFacts* facts) { facts->clock_ahead.reset(); }, Severity::kNote,
+       "h:1 clock", "not known", "of this version"},
       {"NaN", [](ServerFacts* facts) { facts->error = std::nan(""); }, Severity::kError,
        "h:1 result", "NaN in a LayerNorm", "ECC"},
       {"wrong", [](ServerFacts* facts) { facts->error = 0.5; }, Severity::kError, "h:1 result",

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstring>
+#include <new>
 #include <random>
 #include <thread>
 #include <vector>
@@ -121,6 +122,49 @@ TEST(BufferPoolTest, ARefusingSourceGetsBackWhatLiesFreeAndIsAskedAgain) {
   EXPECT_EQ(pool.Lease(4 * kKib).status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(pool.usage().used_bytes, 20 * kKib);
   EXPECT_EQ(pool.usage().free_bytes, 0);
+}
+
+TEST(BufferPoolTest, ASourceThatThrowsLeavesThePoolAsItWas) {
+  CountedMemory memory;
+  bool throws = true;
+  BufferPool pool(
+      [&, source = memory.Source()](int64_t bytes) {
+        if (throws) throw std::bad_alloc();
+        return source(bytes);
+      },
+      64 * kKib, nullptr);
+  EXPECT_THROW((void)pool.Lease(48 * kKib), std::bad_alloc);
+  EXPECT_EQ(pool.usage().used_bytes, 0);
+  EXPECT_EQ(pool.usage().free_bytes, 0);
+  throws = false;
+  EXPECT_TRUE(pool.Lease(64 * kKib).ok());
+}
+
+TEST(BufferPoolTest, WithoutAllocatingOnlyAFreeSlabIsLeased) {
+  CountedMemory memory;
+  BufferPool pool(memory.Source(), 64 * kKib, nullptr);
+  EXPECT_TRUE(pool.Lease(16 * kKib).ok());
+  const auto without = [&](int64_t bytes) {
+    return pool.Lease(bytes, LeaseMode::kFreeSlabOnly).status().code();
+  };
+  EXPECT_EQ(without(9 * kKib), absl::StatusCode::kOk);
+  EXPECT_EQ(without(8 * kKib - 1), absl::StatusCode::kOk);
+  EXPECT_EQ(without(4 * kKib), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(without(64 * kKib), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(without(65 * kKib), absl::StatusCode::kResourceExhausted);
+  // Nor was anything freed for them.
+  EXPECT_EQ(memory.bytes.load(), 16 * kKib);
+  EXPECT_EQ(memory.allocations.load(), 1);
+}
+
+TEST(BufferPoolTest, SaysHowLargeTheSlabIs) {
+  CountedMemory memory;
+  BufferPool pool(memory.Source(), kMib, nullptr);
+  int64_t slab_bytes = 0;
+  EXPECT_TRUE(pool.Lease(9 * kKib, LeaseMode::kAllocates, &slab_bytes).ok());
+  EXPECT_EQ(slab_bytes, 10 * kKib);
+  EXPECT_TRUE(pool.Lease(5 * kKib, LeaseMode::kAllocates, &slab_bytes).ok());
+  EXPECT_EQ(slab_bytes, 10 * kKib);
 }
 
 TEST(BufferPoolTest, FiveThousandShapesStayWithinTheBudget) {

@@ -36,5 +36,11 @@ int nvmlDeviceGetPowerUsage(void*, unsigned int* milliwatts) {
   return 0;
 }
 
+int nvmlDeviceGetTemperature(void*, int sensor, unsigned int* celsius) {
+  if (sensor != 0) return 2;  // invalid argument
+  *celsius = 61;
+  return 0;
+}
+
 int nvmlDeviceGetEnforcedPowerLimit(void*, unsigned int*) { return 3; }  // not supported
 }

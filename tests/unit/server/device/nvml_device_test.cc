@@ -15,6 +15,7 @@ TEST(NvmlDeviceTest, ReadsWhatTheLibraryTellsInBaseUnits) {
   EXPECT_EQ(reading.memory_total_bytes, 150.0 * (1 << 30));
   EXPECT_EQ(reading.memory_used_bytes, 40.0 * (1 << 30));
   EXPECT_EQ(reading.power_watts, 123.456);
+  EXPECT_EQ(reading.temperature_celsius, 61);
   EXPECT_FALSE(reading.power_limit_watts.has_value());
 }
 

@@ -217,33 +217,42 @@ TEST(MetricsTest, WhatOnlyAGpuMovesIsThereForGpusOnly) {
   EXPECT_EQ(ValueOf(text, "normd_cuda_errors_total{kind=\"hardware\",sticky=\"true\"}"), 0);
 }
 
-TEST(MetricsTest, ReadersAreAskedAtEachScrape) {
+TEST(MetricsTest, ConnectionsAreCountedAtEachScrape) {
   Metrics metrics({"cuda:0"}, {});
   int64_t connections = 0;
   metrics.SetConnectionsReader([&connections] { return ++connections; });
   metrics.SetReceiveMemoryReader(
       [&connections] { return MemoryUse{.used_bytes = 10 * connections, .free_bytes = 7}; });
-  metrics.SetGpuReader("GPU-1", [] {
-    GpuReading reading;
-    reading.utilization = 0.25;
-    reading.memory_used_bytes = 2e9;
-    return reading;
-  });
-  metrics.SetGpuReader("GPU-2", [] {
-    GpuReading reading;
-    reading.memory_used_bytes = 3e9;
-    return reading;
-  });
   Scrape(metrics);
   const std::string text = Scrape(metrics);
   EXPECT_EQ(ValueOf(text, "normd_connections"), 2);
   EXPECT_EQ(ValueOf(text, "normd_receive_memory_bytes{state=\"used\"}"), 20);
   EXPECT_EQ(ValueOf(text, "normd_receive_memory_bytes{state=\"free\"}"), 7);
+}
+
+TEST(MetricsTest, CardsHaveWhatTheirDriverTells) {
+  Metrics metrics({"cuda:0", "cpu", "cuda:1"}, {});
+  metrics.SetGpuReader(0, "GPU-1", [] {
+    GpuReading reading;
+    reading.utilization = 0.25;
+    reading.memory_used_bytes = 2e9;
+    reading.temperature_celsius = 61;
+    return reading;
+  });
+  metrics.SetGpuReader(2, "GPU-2", [] {
+    GpuReading reading;
+    reading.memory_used_bytes = 3e9;
+    return reading;
+  });
+  ASSERT_TRUE(metrics.StopGpuReaders(absl::Minutes(1)).empty());
+  const std::string text = Scrape(metrics);
   EXPECT_EQ(ValueOf(text, "nv_gpu_utilization{gpu_uuid=\"GPU-1\"}"), 0.25);
   EXPECT_EQ(text.find("nv_gpu_utilization{gpu_uuid=\"GPU-2\"}"), std::string::npos);
   EXPECT_EQ(ValueOf(text, "nv_gpu_memory_used_bytes{gpu_uuid=\"GPU-1\"}"), 2e9);
   EXPECT_EQ(ValueOf(text, "nv_gpu_memory_used_bytes{gpu_uuid=\"GPU-2\"}"), 3e9);
+  EXPECT_EQ(ValueOf(text, "nv_gpu_temperature_celsius{gpu_uuid=\"GPU-1\"}"), 61);
   EXPECT_EQ(text.find("nv_gpu_power_usage"), std::string::npos);
+  EXPECT_GE(ValueOf(text, "normd_gpu_reading_age_seconds{gpu_uuid=\"GPU-2\"}"), 0);
 }
 
 TEST(MetricsTest, ProcessUsageIsOfThisProcess) {
@@ -262,7 +271,7 @@ TEST(MetricsTest, GaugesFollowTheirOwners) {
   metrics.SetQueue(3, 5, 4096);
   metrics.SetAdmissionLimits(77, 1 << 20);
   metrics.SetPinnedPool(1, 10, 20);
-  metrics.SetReady(true);
+  metrics.SetServingState(ServingState::kServing);
   metrics.AddStreams(2);
   metrics.AddStreams(-1);
   const std::string text = Scrape(metrics);

@@ -132,7 +132,10 @@ TEST_F(BatchingSchedulerAdmissionTest, RetryAfterFollowsServiceTimeAndQueueLengt
   executor.Finish();
   // One running, a hundred behind it, 20 ms each.
   submit_unmergeable(101);
-  EXPECT_EQ(RetryAfter(Refused(Rows(1))), absl::Milliseconds(20 * 101));
+  const auto same = [] { return test::JobBuilder(test::UnitProblem(1, 0)); };
+  EXPECT_EQ(RetryAfter(Refused(same())), absl::Milliseconds(20 * 101));
+  // Later by what four requests like this one take.
+  EXPECT_EQ(RetryAfter(Refused(same())), absl::Milliseconds(20 * 101 + 4 * 20));
 }
 
 TEST_F(BatchingSchedulerAdmissionTest, CountsLoad) {

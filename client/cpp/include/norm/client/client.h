@@ -92,7 +92,7 @@ absl::Status CallWithRetries(const RetryPolicy& policy, absl::Duration timeout,
 
 /// Errors: INVALID_ARGUMENT naming the address and the rule it breaks: a host, a port in
 /// [1, 65535], no spaces; targets of gRPC are dns:, ipv4:, ipv6:, unix:, unix-abstract:, vsock: and
-/// xds:.
+/// xds:. The path of a Unix socket has no comma, nor one as %2C: gRPC takes it for a list.
 absl::Status CheckAddress(const std::string& address);
 
 /// The servers of an address that CheckAddress accepts: those of a list one by one, otherwise the

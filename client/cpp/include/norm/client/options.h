@@ -38,8 +38,10 @@ struct ChunkOptions {
   int64_t window_bytes = int64_t{64} << 20;
 };
 
-/// How connections are encrypted, and who each end shows to be. TLS 1.2 or later. Files are PEM, read
-/// once by Client::Create; a certificate that is renewed needs a new Client.
+/// How connections are encrypted, and who each end shows to be. TLS 1.2 or later. Files are PEM,
+/// checked by Client::Create and looked at again, once a second at most, as calls are made: when they
+/// have changed and can be used, later calls and streams go over new connections. Files that cannot be
+/// used leave what was read before.
 struct TlsOptions {
   // Authorities that the server's certificate must lead to; empty: the system's.
   std::string root_ca_file;

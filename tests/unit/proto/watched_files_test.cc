@@ -1,4 +1,4 @@
-#include "server/security/watched_files.h"
+#include "proto/credentials/watched_files.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 
 #include "tests/unit/client/scratch_folder.h"
 
-namespace norm::server {
+namespace norm::credentials {
 namespace {
 
 class WatchedFilesTest : public testing::Test {
@@ -90,4 +90,4 @@ TEST_F(WatchedFilesTest, TheFirstReadFailsAsItIs) {
 }
 
 }  // namespace
-}  // namespace norm::server
+}  // namespace norm::credentials

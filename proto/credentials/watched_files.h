@@ -1,6 +1,7 @@
 // A value that is made of files, and made anew when they change.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -13,7 +14,7 @@
 #include "absl/status/statusor.h"
 #include "proto/credentials/secret_file.h"
 
-namespace norm::server {
+namespace norm::credentials {
 
 enum class Look : uint8_t { kSame, kReplaced };
 
@@ -32,7 +33,7 @@ class WatchedFiles {
   /// the reason may pass: a certificate becomes valid. Errors: those of `read`, once for each change;
   /// the value stays what it was.
   absl::StatusOr<Look> LookAgain() {
-    std::vector<credentials::FileStamp> stamps = Stamps();
+    std::vector<FileStamp> stamps = Stamps();
     if (stamps == stamps_) {
       refused_.clear();
       return Look::kSame;
@@ -52,16 +53,16 @@ class WatchedFiles {
   }
 
  private:
-  std::vector<credentials::FileStamp> Stamps() const {
-    std::vector<credentials::FileStamp> stamps;
+  std::vector<FileStamp> Stamps() const {
+    std::vector<FileStamp> stamps;
     stamps.reserve(paths_.size());
-    for (const std::string& path : paths_) stamps.push_back(credentials::StampOf(path));
+    for (const std::string& path : paths_) stamps.push_back(StampOf(path));
     return stamps;
   }
 
   /// `before`: stamps taken before the files are read. One that changes meanwhile differs from them,
   /// and is looked at again.
-  absl::Status Replace(std::vector<credentials::FileStamp> before) {
+  absl::Status Replace(std::vector<FileStamp> before) {
     absl::StatusOr<Value> made = read_();
     if (!made.ok()) return made.status();
     stamps_ = std::move(before);
@@ -74,10 +75,10 @@ class WatchedFiles {
 
   const std::vector<std::string> paths_;
   const std::function<absl::StatusOr<Value>()> read_;
-  std::vector<credentials::FileStamp> stamps_;   // of the value
-  std::vector<credentials::FileStamp> refused_;  // of what was refused since
+  std::vector<FileStamp> stamps_;   // of the value
+  std::vector<FileStamp> refused_;  // of what was refused since
   mutable std::mutex mutex_;
   std::shared_ptr<const Value> value_ ABSL_GUARDED_BY(mutex_);
 };
 
-}  // namespace norm::server
+}  // namespace norm::credentials
