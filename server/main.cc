@@ -28,6 +28,7 @@
 #include "server/scheduler/batching_scheduler.h"
 #include "server/transport/grpc_log.h"
 #include "server/transport/grpc_server.h"
+#include "server/transport/receive_memory.h"
 
 namespace norm::server {
 namespace {
@@ -143,10 +144,25 @@ int Serve(ShutdownSignals& signals, const DeviceRegistry& registry, GrpcServer& 
   }
 }
 
+/// Without it, which costs a copy of what is received, the server works all the same.
+void PrepareReceiveMemory(const ServerConfig& config, const DeviceRegistry& registry,
+                          Metrics& metrics, const Logger& log) {
+  const int64_t bytes = config.receive_memory_bytes;
+  if (bytes == 0) return;
+  auto memory = registry.PageLockedMemory(bytes);
+  if (!memory.ok()) {
+    log.Warning("receive memory", {{"problem", std::string(memory.status().message())}});
+  } else if (*memory != nullptr) {
+    ReceiveInto(*std::move(memory), bytes);
+    metrics.SetReceiveMemoryReader(UseOfReceiveMemory);
+  }
+}
+
 int RunOn(const std::vector<DeviceFacts>& devices, const ServerConfig& config,
           ShutdownSignals& signals, Metrics& metrics, const Logger& log) {
   auto registry = DeviceRegistry::Create(devices, config.device_options, metrics);
   if (!registry.ok()) return Fail(kExitFailed, registry.status());
+  PrepareReceiveMemory(config, **registry, metrics, log);
   BatchingScheduler scheduler((*registry)->executors(), config.scheduler, Clock::Real(), metrics);
   auto endpoint = MetricsEndpoint::Start(config.metrics_listen, metrics, Statuses(**registry));
   if (!endpoint.ok()) return Fail(kExitFailed, endpoint.status());
