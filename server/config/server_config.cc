@@ -141,6 +141,14 @@ ABSL_FLAG(absl::Duration, drain_timeout, absl::Seconds(25),
           "After drain_delay: how long accepted requests may take to finish.");
 ABSL_FLAG(std::string, log_level, "info", "debug, info, warning or error.");
 ABSL_FLAG(std::string, log_format, "text", "text or json.");
+ABSL_FLAG(
+    std::string, trace_log, "",
+    "File for spans of calls, in OTLP's JSON encoding, a call a line; - is stdout. Without it "
+    "none are recorded.");
+ABSL_FLAG(
+    double, trace_sample_ratio, 0,
+    "Share of the calls without a traceparent that leave spans, from 0 to 1. Those with one do "
+    "as its sampled flag says.");
 
 namespace norm::server {
 namespace {
@@ -360,6 +368,18 @@ absl::StatusOr<ServerConfig> ReadServerConfig() {
   constexpr std::pair<const char*, LogFormat> kFormats[] = {{"text", LogFormat::kText},
                                                             {"json", LogFormat::kJson}};
   config.log.format = check.OneOf("log_format", absl::GetFlag(FLAGS_log_format), kFormats);
+  config.spans.path = absl::GetFlag(FLAGS_trace_log);
+  if (config.spans.path == "-" && config.processes != 1) {
+    check.Fail("trace_log", "must be a file where several --processes write", "'-'");
+  }
+  config.spans.sample_ratio = absl::GetFlag(FLAGS_trace_sample_ratio);
+  if (!(config.spans.sample_ratio >= 0 && config.spans.sample_ratio <= 1)) {
+    check.Fail("trace_sample_ratio", "must be in [0, 1]", absl::StrCat(config.spans.sample_ratio));
+  }
+  if (config.spans.sample_ratio > 0 && config.spans.path.empty()) {
+    check.Fail("trace_sample_ratio", "needs --trace_log",
+               absl::StrCat(config.spans.sample_ratio, " alone"));
+  }
   if (!check.status().ok()) return check.status();
   return config;
 }

@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "server/device/device_registry.h"
 #include "server/observability/logging.h"
+#include "server/observability/span_log.h"
 #include "server/scheduler/batching_scheduler.h"
 #include "server/transport/grpc_server.h"
 
@@ -19,6 +20,7 @@ struct ServerConfig {
   DeviceSelection device = DeviceSelection::kAuto;
   DeviceOptions device_options;
   LogOptions log;
+  SpanLogOptions spans;  // without the version
   std::string metrics_listen;
   bool record_metrics = true;
   std::string port_file;             // empty: none is written

@@ -18,6 +18,8 @@ void Add(Counter& counter, int64_t value) {
 
 }  // namespace
 
+const char* StageName(Stage stage) { return kStageNames[static_cast<size_t>(stage)]; }
+
 Metrics::Impl::Impl(MetricsOptions options_in)
     : options(std::move(options_in)),
       start_time_seconds(absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch())) {
@@ -232,6 +234,11 @@ void Metrics::SetUnsent(int64_t bytes) {
 
 void Metrics::RecordWriteTimeout() {
   impl_->write_timeouts.fetch_add(1, std::memory_order_relaxed);
+}
+
+void Metrics::RecordSpans(int64_t written, int64_t dropped) {
+  Add(impl_->spans_written, written);
+  Add(impl_->spans_dropped, dropped);
 }
 
 void Metrics::AddStreams(int64_t delta) {

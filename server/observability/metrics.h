@@ -21,6 +21,8 @@ namespace norm::server {
 
 enum class Stage : uint8_t { kDecode, kQueue, kCopyIn, kKernel, kCopyOut, kEncode, kSend };
 inline constexpr int kStageCount = 7;
+/// "decode", "queue", "copy_in", "kernel", "copy_out", "encode", "send".
+const char* StageName(Stage stage);
 
 /// Why a request was turned away: before it was queued, but for kDisplaced.
 enum class RejectReason : uint8_t {
@@ -166,6 +168,8 @@ class Metrics {
   void SetUnsent(int64_t bytes);
   /// A call was broken off since its reader did not take a response in time.
   void RecordWriteTimeout();
+  /// Records of the span log that were written to it, and that were dropped.
+  void RecordSpans(int64_t written, int64_t dropped);
 
   struct StageTotal {
     uint64_t requests = 0;

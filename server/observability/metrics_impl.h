@@ -218,6 +218,8 @@ class Metrics::Impl : public prometheus::Collectable {
   Gauge streams{0};
   Gauge unsent_bytes{0};
   Counter write_timeouts{0};
+  Counter spans_written{0};
+  Counter spans_dropped{0};
   std::atomic<ServingState> serving_state{ServingState::kStarting};
   Gauge draining{0};
 

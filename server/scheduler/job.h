@@ -56,6 +56,7 @@ struct JobTiming {
   std::string device;
   int64_t batch_requests = 0;
   int64_t batch_rows = 0;
+  int64_t batch_segments = 0;
 };
 
 /// What a job ends with. `outputs` is indexed by TensorRole and filled for problem.outputs when
