@@ -57,9 +57,7 @@ Status CudaSlot::Begin() {
   return start_.Record(copy_in_.view());
 }
 
-Status CudaSlot::CopyIn(void* device_memory, const void* host, size_t size_bytes) {
-  return cuda::CopyAsync(device_memory, host, size_bytes, copy_in_.view());
-}
+Status CudaSlot::CopyIn(CudaCopyList& copies) { return copies.Enqueue(copy_in_.view()); }
 
 Status CudaSlot::BeginKernel() {
   // A wait is for the record it finds: the next slice may record the event anew.
@@ -88,11 +86,11 @@ Status CudaSlot::BeginMapped(MappedTimes times) {
   return Status();
 }
 
-Status CudaSlot::CopyInMapped(void* device_memory, const void* host, size_t size_bytes) {
+Status CudaSlot::CopyInMapped(CudaCopyList& copies) {
   if (!std::exchange(copies_mapped_, true)) {
     NORM_RETURN_IF_ERROR(start_.Record(compute_.view()));
   }
-  return cuda::CopyAsync(device_memory, host, size_bytes, compute_.view());
+  return copies.Enqueue(compute_.view());
 }
 
 Status CudaSlot::BeginMappedKernel() {

@@ -10,6 +10,7 @@
 #include "norm/cuda/stream.h"
 #include "norm/kernels/result.h"
 #include "server/device/batch_record.h"
+#include "server/device/cuda_copy_list.h"
 
 namespace norm::server {
 
@@ -35,7 +36,7 @@ class CudaSlot {
   static Result<CudaSlot> Create(int device);
 
   Status Begin();
-  Status CopyIn(void* device_memory, const void* host, size_t size_bytes);
+  Status CopyIn(CudaCopyList& copies);
   Status BeginKernel();
   StreamHandle compute() const { return compute_.view().handle(); }
   Status EndKernel();
@@ -43,7 +44,7 @@ class CudaSlot {
   Status End();
 
   Status BeginMapped(MappedTimes times);
-  Status CopyInMapped(void* device_memory, const void* host, size_t size_bytes);
+  Status CopyInMapped(CudaCopyList& copies);
   Status BeginMappedKernel();
   Status EndMapped();
 
