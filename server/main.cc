@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -24,10 +25,12 @@
 #include "server/observability/logging.h"
 #include "server/observability/metrics.h"
 #include "server/observability/metrics_endpoint.h"
+#include "server/observability/span_log.h"
 #include "server/process_group/process_group.h"
 #include "server/scheduler/batching_scheduler.h"
 #include "server/transport/grpc_log.h"
 #include "server/transport/grpc_server.h"
+#include "server/transport/receive_memory.h"
 
 namespace norm::server {
 namespace {
@@ -143,15 +146,44 @@ int Serve(ShutdownSignals& signals, const DeviceRegistry& registry, GrpcServer& 
   }
 }
 
+/// Without it, which costs a copy of what is received, the server works all the same.
+void PrepareReceiveMemory(const ServerConfig& config, const DeviceRegistry& registry,
+                          Metrics& metrics, const Logger& log) {
+  const int64_t bytes = config.receive_memory_bytes;
+  if (bytes == 0) return;
+  auto memory = registry.PageLockedMemory(bytes);
+  if (!memory.ok()) {
+    log.Warning("receive memory", {{"problem", std::string(memory.status().message())}});
+  } else if (*memory != nullptr) {
+    ReceiveInto(*std::move(memory), bytes);
+    metrics.SetReceiveMemoryReader(UseOfReceiveMemory);
+  }
+}
+
+/// Null where none is asked for.
+absl::StatusOr<std::unique_ptr<SpanLog>> OpenSpanLog(SpanLogOptions options, Metrics& metrics,
+                                                     const Logger& log) {
+  if (options.path.empty()) return nullptr;
+  options.version = ThisBuild().version;
+  absl::StatusOr<std::unique_ptr<SpanLog>> spans = SpanLog::Open(options, metrics, log);
+  if (spans.ok()) return spans;
+  return absl::InvalidArgumentError(absl::StrCat("--trace_log: ", spans.status().message()));
+}
+
 int RunOn(const std::vector<DeviceFacts>& devices, const ServerConfig& config,
           ShutdownSignals& signals, Metrics& metrics, const Logger& log) {
+  const auto spans = OpenSpanLog(config.spans, metrics, log);
+  if (!spans.ok()) return Fail(kExitFailed, spans.status());
   auto registry = DeviceRegistry::Create(devices, config.device_options, metrics);
   if (!registry.ok()) return Fail(kExitFailed, registry.status());
+  PrepareReceiveMemory(config, **registry, metrics, log);
   BatchingScheduler scheduler((*registry)->executors(), config.scheduler, Clock::Real(), metrics);
   auto endpoint = MetricsEndpoint::Start(config.metrics_listen, metrics, Statuses(**registry));
   if (!endpoint.ok()) return Fail(kExitFailed, endpoint.status());
-  auto server = GrpcServer::Start(config.grpc, Describe(config, **registry), scheduler, metrics,
-                                  Clock::Real(), log);
+  GrpcServerOptions grpc = config.grpc;
+  grpc.spans = spans->get();
+  auto server =
+      GrpcServer::Start(grpc, Describe(config, **registry), scheduler, metrics, Clock::Real(), log);
   if (!server.ok()) return Fail(kExitFailed, server.status());
   (*server)->SetHealthy((*registry)->any_healthy());
 

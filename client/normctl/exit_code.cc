@@ -15,7 +15,12 @@ ExitCode ReportError(const absl::Status& status) {
       [](char symbol) { return static_cast<unsigned char>(symbol) < 0x20; }, ' ');
   const bool unreachable = client::IsServerUnreachable(status);
   std::cerr << "normctl: " << (unreachable ? "server unreachable: " : "")
-            << absl::StatusCodeToString(status.code()) << ": " << message << '\n';
+            << absl::StatusCodeToString(status.code()) << ": " << message;
+  // What nobody has received is in nobody's log.
+  if (const std::string id = client::RequestId(status); !unreachable && !id.empty()) {
+    std::cerr << " (request id " << id << ")";
+  }
+  std::cerr << '\n';
   return unreachable ? kServerUnreachable : kFailure;
 }
 

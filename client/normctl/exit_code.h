@@ -12,7 +12,8 @@ enum ExitCode : int {
   kServerUnreachable = 3,  // no server answered
 };
 
-/// Prints "normctl: <code>: <message>" as one line on stderr and returns the exit code for it.
+/// Prints "normctl: <code>: <message>", with the request id where a server was asked, as one line on
+/// stderr and returns the exit code for it.
 ExitCode ReportError(const absl::Status& status);
 
 }  // namespace norm::normctl

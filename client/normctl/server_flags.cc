@@ -1,5 +1,7 @@
 #include "client/normctl/server_flags.h"
 
+#include <cstdlib>
+
 #include "CLI/CLI.hpp"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -20,6 +22,21 @@ absl::Duration ParseTimeout(const std::string& text) {
     throw CLI::ValidationError("--timeout", absl::StrCat("'", text, "' is outside (0, 24h]"));
   }
   return timeout;
+}
+
+std::string Variable(const char* name) {
+  const char* const value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+/// Of everything that one command asks. What the environment has in another form is not sent.
+client::CallIdentity Identity(const std::string& traceparent) {
+  client::CallIdentity identity{.traceparent = traceparent, .request_id = client::NewRequestId()};
+  if (traceparent.empty()) {
+    identity.traceparent = Variable("TRACEPARENT");
+    identity.tracestate = Variable("TRACESTATE");
+  }
+  return identity;
 }
 
 }  // namespace
@@ -74,6 +91,15 @@ client::ClientOptions ServerFlags::Options() const {
 
 void ServerFlags::AddTo(CLI::App* command) {
   AddConnectionTo(command);
+  command
+      ->add_option("--traceparent", traceparent_,
+                   "W3C trace context that the server's spans of this command belong to "
+                   "[TRACEPARENT and TRACESTATE of the environment]")
+      ->check(CLI::Validator(
+          [](const std::string& text) {
+            return std::string(client::CheckIdentity({.traceparent = text}).message());
+          },
+          "", "TRACEPARENT"));
   command->add_option("--attempts", attempts, "Tries of a call that ends in UNAVAILABLE")
       ->capture_default_str()
       ->check(CLI::Range(1, 100));
@@ -86,6 +112,7 @@ absl::StatusOr<std::unique_ptr<client::Client>> ServerFlags::Connect(
   client::ClientOptions options = Options();
   options.chunks = chunks;
   options.retry.max_attempts = attempts;
+  options.identify = [identity = Identity(traceparent_)] { return identity; };
   return client::Client::Create(server, options);
 }
 

@@ -35,6 +35,7 @@ struct ServerFlags {
   bool use_tls_ = false;  // or any of tls_ is set
   client::TlsOptions tls_;
   std::string token_file_;
+  std::string traceparent_;
 };
 
 }  // namespace norm::normctl

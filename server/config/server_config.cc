@@ -81,6 +81,11 @@ ABSL_FLAG(ByteSize, max_message_bytes, ByteSize{512 * kMiB},
           "Largest request message, and largest total of the output tensors of one request.");
 ABSL_FLAG(ByteSize, receive_quota_bytes, ByteSize{4 * kGiB},
           "Memory that gRPC may hold for all connections together; calls beyond it are ended.");
+ABSL_FLAG(
+    absl::optional<ByteSize>, receive_memory_bytes, absl::nullopt,
+    "Of it, page-locked memory that large messages are received in where there is a GPU, which "
+    "copies tensors from there; what finds no room is copied once more. 0: none. A quarter of "
+    "receive_quota_bytes when not given.");
 ABSL_FLAG(int, max_concurrent_streams, 256, "Calls in flight on one connection.");
 ABSL_FLAG(int64_t, max_stream_requests, 128,
           "Unanswered requests of one NormalizeStream; reading pauses there.");
@@ -136,6 +141,14 @@ ABSL_FLAG(absl::Duration, drain_timeout, absl::Seconds(25),
           "After drain_delay: how long accepted requests may take to finish.");
 ABSL_FLAG(std::string, log_level, "info", "debug, info, warning or error.");
 ABSL_FLAG(std::string, log_format, "text", "text or json.");
+ABSL_FLAG(
+    std::string, trace_log, "",
+    "File for spans of calls, in OTLP's JSON encoding, a call a line; - is stdout. Without it "
+    "none are recorded.");
+ABSL_FLAG(
+    double, trace_sample_ratio, 0,
+    "Share of the calls without a traceparent that leave spans, from 0 to 1. Those with one do "
+    "as its sampled flag says.");
 
 namespace norm::server {
 namespace {
@@ -292,6 +305,10 @@ absl::StatusOr<ServerConfig> ReadServerConfig() {
                             AbslUnparseFlag(ByteSize{grpc.max_message_bytes})),
                AbslUnparseFlag(ByteSize{grpc.receive_quota_bytes}));
   }
+  config.receive_memory_bytes = check.Size(
+      "receive_memory_bytes",
+      absl::GetFlag(FLAGS_receive_memory_bytes).value_or(ByteSize{grpc.receive_quota_bytes / 4}), 0,
+      grpc.receive_quota_bytes);
   grpc.max_concurrent_streams = static_cast<int>(check.Range(
       "max_concurrent_streams", absl::GetFlag(FLAGS_max_concurrent_streams), 1, kMaxCount));
   grpc.max_stream_requests =
@@ -351,6 +368,18 @@ absl::StatusOr<ServerConfig> ReadServerConfig() {
   constexpr std::pair<const char*, LogFormat> kFormats[] = {{"text", LogFormat::kText},
                                                             {"json", LogFormat::kJson}};
   config.log.format = check.OneOf("log_format", absl::GetFlag(FLAGS_log_format), kFormats);
+  config.spans.path = absl::GetFlag(FLAGS_trace_log);
+  if (config.spans.path == "-" && config.processes != 1) {
+    check.Fail("trace_log", "must be a file where several --processes write", "'-'");
+  }
+  config.spans.sample_ratio = absl::GetFlag(FLAGS_trace_sample_ratio);
+  if (!(config.spans.sample_ratio >= 0 && config.spans.sample_ratio <= 1)) {
+    check.Fail("trace_sample_ratio", "must be in [0, 1]", absl::StrCat(config.spans.sample_ratio));
+  }
+  if (config.spans.sample_ratio > 0 && config.spans.path.empty()) {
+    check.Fail("trace_sample_ratio", "needs --trace_log",
+               absl::StrCat(config.spans.sample_ratio, " alone"));
+  }
   if (!check.status().ok()) return check.status();
   return config;
 }

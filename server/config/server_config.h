@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "server/device/device_registry.h"
 #include "server/observability/logging.h"
+#include "server/observability/span_log.h"
 #include "server/scheduler/batching_scheduler.h"
 #include "server/transport/grpc_server.h"
 
@@ -19,10 +20,12 @@ struct ServerConfig {
   DeviceSelection device = DeviceSelection::kAuto;
   DeviceOptions device_options;
   LogOptions log;
+  SpanLogOptions spans;  // without the version
   std::string metrics_listen;
   bool record_metrics = true;
-  std::string port_file;  // empty: none is written
-  int processes = 1;      // that share grpc.listen; 0: one for each GPU
+  std::string port_file;             // empty: none is written
+  int64_t receive_memory_bytes = 0;  // page-locked, that gRPC receives in; 0: none
+  int processes = 1;                 // that share grpc.listen; 0: one for each GPU
 };
 
 /// Builds the configuration from the flags' current values (see SetFlags).

@@ -53,9 +53,7 @@ Status CudaSlot::Begin() {
   return start_.Record(copy_in_.view());
 }
 
-Status CudaSlot::CopyIn(void* device_memory, const void* host, size_t size_bytes) {
-  return cuda::CopyAsync(device_memory, host, size_bytes, copy_in_.view());
-}
+Status CudaSlot::CopyIn(CudaCopyList& copies) { return copies.Enqueue(copy_in_.view()); }
 
 Status CudaSlot::BeginKernel() {
   // A wait is for the record it finds: the next slice may record the event anew.
@@ -83,11 +81,11 @@ Status CudaSlot::BeginMapped() {
   return Status();
 }
 
-Status CudaSlot::CopyInMapped(void* device_memory, const void* host, size_t size_bytes) {
+Status CudaSlot::CopyInMapped(CudaCopyList& copies) {
   if (!std::exchange(copies_mapped_, true)) {
     NORM_RETURN_IF_ERROR(start_.Record(compute_.view()));
   }
-  return cuda::CopyAsync(device_memory, host, size_bytes, compute_.view());
+  return copies.Enqueue(compute_.view());
 }
 
 Status CudaSlot::BeginMappedKernel() { return kernels_[0].begin.Record(compute_.view()); }

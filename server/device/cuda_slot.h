@@ -8,6 +8,7 @@
 #include "norm/cuda/stream.h"
 #include "norm/kernels/result.h"
 #include "server/device/batch_record.h"
+#include "server/device/cuda_copy_list.h"
 
 namespace norm::server {
 
@@ -28,7 +29,7 @@ class CudaSlot {
   static Result<CudaSlot> Create(int device);
 
   Status Begin();
-  Status CopyIn(void* device_memory, const void* host, size_t size_bytes);
+  Status CopyIn(CudaCopyList& copies);
   Status BeginKernel();
   StreamHandle compute() const { return compute_.view().handle(); }
   Status EndKernel();
@@ -36,7 +37,7 @@ class CudaSlot {
   Status End();
 
   Status BeginMapped();
-  Status CopyInMapped(void* device_memory, const void* host, size_t size_bytes);
+  Status CopyInMapped(CudaCopyList& copies);
   Status BeginMappedKernel();
   Status EndMapped();
 

@@ -3,9 +3,11 @@
 #include <spdlog/logger.h>
 #include <spdlog/sinks/stdout_sinks.h>
 
-#include <nlohmann/json.hpp>
+#include <algorithm>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "server/observability/json_text.h"
 
 namespace norm::server {
 namespace {
@@ -24,10 +26,11 @@ spdlog::level::level_enum ToSpdlog(LogLevel level) {
   return spdlog::level::info;
 }
 
-/// A JSON string literal; bytes that are no UTF-8 become U+FFFD.
-std::string Quoted(absl::string_view text) {
-  return nlohmann::json(std::string(text))
-      .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+/// Whether a value stands in a text line as it is: visible ASCII that is no part of the line's own syntax.
+bool IsPlain(absl::string_view text) {
+  return std::all_of(text.begin(), text.end(), [](char c) {
+    return absl::ascii_isgraph(static_cast<unsigned char>(c)) && c != '"' && c != '=';
+  });
 }
 
 }  // namespace
@@ -35,16 +38,20 @@ std::string Quoted(absl::string_view text) {
 std::string FormatLogMessage(LogFormat format, absl::string_view message, Logger::Fields fields) {
   std::string line;
   if (format == LogFormat::kJson) {
-    line = absl::StrCat("\"message\":", Quoted(message));
+    line = "\"message\":";
+    AppendJsonString(message, &line);
     for (const Logger::Field& field : fields) {
-      absl::StrAppend(&line, ",", Quoted(field.first), ":", Quoted(field.second));
+      line += ',';
+      AppendJsonString(field.first, &line);
+      line += ':';
+      AppendJsonString(field.second, &line);
     }
     return line;
   }
   line = std::string(message);
   for (const Logger::Field& field : fields) {
-    const bool plain = field.second.find_first_of(" \t\n\"=") == std::string::npos;
-    absl::StrAppend(&line, " ", field.first, "=", plain ? field.second : Quoted(field.second));
+    absl::StrAppend(&line, " ", field.first, "=",
+                    IsPlain(field.second) ? field.second : AsciiJsonString(field.second));
   }
   return line;
 }
@@ -75,17 +82,20 @@ class Logger::Impl {
 Logger::Logger(LogOptions options) : impl_(std::make_unique<Impl>(options)) {}
 Logger::~Logger() = default;
 
+void Logger::Write(LogLevel level, absl::string_view message, Fields fields) const {
+  impl_->Write(level, message, fields);
+}
 void Logger::Debug(absl::string_view message, Fields fields) const {
-  impl_->Write(LogLevel::kDebug, message, fields);
+  Write(LogLevel::kDebug, message, fields);
 }
 void Logger::Info(absl::string_view message, Fields fields) const {
-  impl_->Write(LogLevel::kInfo, message, fields);
+  Write(LogLevel::kInfo, message, fields);
 }
 void Logger::Warning(absl::string_view message, Fields fields) const {
-  impl_->Write(LogLevel::kWarning, message, fields);
+  Write(LogLevel::kWarning, message, fields);
 }
 void Logger::Error(absl::string_view message, Fields fields) const {
-  impl_->Write(LogLevel::kError, message, fields);
+  Write(LogLevel::kError, message, fields);
 }
 
 }  // namespace norm::server

@@ -1,12 +1,12 @@
 // Log lines of the server: one object, passed by reference.
 #pragma once
 
-#include <initializer_list>
 #include <memory>
 #include <string>
 #include <utility>
 
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 
 namespace norm::server {
 
@@ -24,13 +24,14 @@ struct LogOptions {
 class Logger {
  public:
   using Field = std::pair<absl::string_view, std::string>;
-  using Fields = std::initializer_list<Field>;
+  using Fields = absl::Span<const Field>;
 
   explicit Logger(LogOptions options);
   ~Logger();
   Logger(const Logger&) = delete;
   Logger& operator=(const Logger&) = delete;
 
+  void Write(LogLevel level, absl::string_view message, Fields fields) const;
   void Debug(absl::string_view message, Fields fields = {}) const;
   void Info(absl::string_view message, Fields fields = {}) const;
   void Warning(absl::string_view message, Fields fields = {}) const;

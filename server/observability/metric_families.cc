@@ -132,7 +132,7 @@ void CollectStages(const Metrics::Impl& m, std::vector<MetricFamily>& out) {
       Family("normd_cancelled_total", "Requests whose caller left, by the stage they were in",
              MetricType::Counter);
   for (size_t stage = 0; stage < kStageCount; ++stage) {
-    const Labels labels = {{"stage", kStageNames[stage]}};
+    const Labels labels = {{"stage", StageName(static_cast<Stage>(stage))}};
     AddHistogram(seconds, labels,
                  m.calls.SumHistogram([&](const auto& s) { return &s.stage_seconds[stage]; }));
     AddCounter(deadline, labels,
@@ -280,6 +280,12 @@ void CollectTransport(const Metrics::Impl& m, std::vector<MetricFamily>& out) {
              "Calls broken off since their reader did not take a response", MetricType::Counter);
   AddCounter(timeouts, {}, Value(m.write_timeouts));
   out.push_back(std::move(timeouts));
+  MetricFamily spans =
+      Family("normd_span_records_total", "Calls and requests of streams for the span log",
+             MetricType::Counter);
+  AddCounter(spans, {{"outcome", "written"}}, Value(m.spans_written));
+  AddCounter(spans, {{"outcome", "dropped"}}, Value(m.spans_dropped));
+  out.push_back(std::move(spans));
 }
 
 void AddOneGauge(const char* name, const char* help, double value, std::vector<MetricFamily>& out) {
@@ -318,6 +324,14 @@ void CollectReaders(const Metrics::Impl& m, std::vector<MetricFamily>& out) {
   if (const std::optional<int64_t> connections = m.Connections(); connections.has_value()) {
     AddOneGauge("normd_connections", "Open connections to the gRPC port",
                 static_cast<double>(*connections), out);
+  }
+  if (const std::optional<MemoryUse> use = m.ReceiveMemory(); use.has_value()) {
+    MetricFamily memory =
+        Family("normd_receive_memory_bytes", "Page-locked memory that messages are received in",
+               MetricType::Gauge);
+    AddGauge(memory, {{"state", "used"}}, static_cast<double>(use->used_bytes));
+    AddGauge(memory, {{"state", "free"}}, static_cast<double>(use->free_bytes));
+    out.push_back(std::move(memory));
   }
   MetricFamily age =
       Family("normd_gpu_reading_age_seconds",

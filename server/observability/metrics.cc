@@ -18,6 +18,8 @@ void Add(Counter& counter, int64_t value) {
 
 }  // namespace
 
+const char* StageName(Stage stage) { return kStageNames[static_cast<size_t>(stage)]; }
+
 Metrics::Impl::Impl(MetricsOptions options_in)
     : options(std::move(options_in)),
       start_time_seconds(absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch())) {
@@ -45,6 +47,16 @@ std::optional<int64_t> Metrics::Impl::Connections() const {
   {
     const std::lock_guard lock(readers_mutex);
     read = read_connections;
+  }
+  if (!read) return std::nullopt;
+  return read();
+}
+
+std::optional<MemoryUse> Metrics::Impl::ReceiveMemory() const {
+  std::function<MemoryUse()> read;
+  {
+    const std::lock_guard lock(readers_mutex);
+    read = read_receive_memory;
   }
   if (!read) return std::nullopt;
   return read();
@@ -186,6 +198,11 @@ void Metrics::SetConnectionsReader(std::function<int64_t()> read) {
   impl_->read_connections = std::move(read);
 }
 
+void Metrics::SetReceiveMemoryReader(std::function<MemoryUse()> read) {
+  const std::lock_guard lock(impl_->readers_mutex);
+  impl_->read_receive_memory = std::move(read);
+}
+
 void Metrics::SetQueue(int64_t requests, int64_t in_flight_requests, int64_t in_flight_bytes) {
   impl_->queue_requests.store(requests, std::memory_order_relaxed);
   impl_->in_flight_requests.store(in_flight_requests, std::memory_order_relaxed);
@@ -217,6 +234,11 @@ void Metrics::SetUnsent(int64_t bytes) {
 
 void Metrics::RecordWriteTimeout() {
   impl_->write_timeouts.fetch_add(1, std::memory_order_relaxed);
+}
+
+void Metrics::RecordSpans(int64_t written, int64_t dropped) {
+  Add(impl_->spans_written, written);
+  Add(impl_->spans_dropped, dropped);
 }
 
 void Metrics::AddStreams(int64_t delta) {

@@ -21,6 +21,8 @@ namespace norm::server {
 
 enum class Stage : uint8_t { kDecode, kQueue, kCopyIn, kKernel, kCopyOut, kEncode, kSend };
 inline constexpr int kStageCount = 7;
+/// "decode", "queue", "copy_in", "kernel", "copy_out", "encode", "send".
+const char* StageName(Stage stage);
 
 /// Why a request was turned away: before it was queued, but for kDisplaced.
 enum class RejectReason : uint8_t {
@@ -68,6 +70,12 @@ struct ExecutionRecord {
   int64_t input_bytes = 0;   // to the device, with the padding between tensors
   int64_t output_bytes = 0;  // from the device, likewise
   absl::Duration kernel_time;
+};
+
+/// Of memory that is set aside.
+struct MemoryUse {
+  int64_t used_bytes = 0;
+  int64_t free_bytes = 0;
 };
 
 /// What a device may take, for gauges that usage is compared with.
@@ -145,6 +153,8 @@ class Metrics {
   std::vector<std::string> StopGpuReaders(absl::Duration patience);
   /// How many connections are open: called by each scrape, several at once; must not block.
   void SetConnectionsReader(std::function<int64_t()> read);
+  /// The same for page-locked memory that messages are received in.
+  void SetReceiveMemoryReader(std::function<MemoryUse()> read);
 
   // Gauges, set by their owners.
   void SetQueue(int64_t requests, int64_t in_flight_requests, int64_t in_flight_bytes);
@@ -158,6 +168,8 @@ class Metrics {
   void SetUnsent(int64_t bytes);
   /// A call was broken off since its reader did not take a response in time.
   void RecordWriteTimeout();
+  /// Records of the span log that were written to it, and that were dropped.
+  void RecordSpans(int64_t written, int64_t dropped);
 
   struct StageTotal {
     uint64_t requests = 0;

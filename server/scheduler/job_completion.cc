@@ -22,6 +22,7 @@ void CompleteBatch(std::unique_ptr<Batch> batch, const std::string& device_name)
                                                      " results for ", batch->jobs.size(), " jobs"));
     batch->results.assign(batch->jobs.size(), broken);
   }
+  const auto segments = static_cast<int64_t>(std::max<size_t>(1, batch->segment_jobs.size()));
   int64_t rows = 0;
   for (const auto& job : batch->jobs) {
     rows += job->problem.rows;
@@ -33,6 +34,7 @@ void CompleteBatch(std::unique_ptr<Batch> batch, const std::string& device_name)
     timing.device = device_name;
     timing.batch_requests = static_cast<int64_t>(batch->jobs.size());
     timing.batch_rows = rows;
+    timing.batch_segments = segments;
     job.memory = JobMemory();  // results hold theirs
     auto done = std::move(job.done);
     done(std::move(batch->results[i]));

@@ -32,15 +32,17 @@ int64_t RowsFor(int64_t bytes, int64_t row_bytes, int64_t unit) {
 
 }  // namespace
 
-ChunkedRequest::ChunkedRequest(const ServingContext& context, Stream& stream,
+ChunkedRequest::ChunkedRequest(const ServingContext& context, CallTrace& trace, Stream& stream,
                                std::shared_ptr<StreamMessage> header, uint64_t flow,
                                absl::Time deadline)
     : context_(context),
+      trace_(trace),
       stream_(stream),
       header_(std::move(header)),
       flow_(flow),
       deadline_(deadline),
-      exchange_(context, flow, header_->received),
+      exchange_(context, trace, trace.NewRequestSpan(id(), header_->received), flow,
+                header_->received),
       last_progress_(header_->received) {}
 
 Direction ChunkedRequest::direction() const {
@@ -272,6 +274,7 @@ void ChunkedRequest::OnJobDone(Piece& piece, JobResult result) {
   sum.device = one.device;
   sum.batch_requests = one.batch_requests;
   sum.batch_rows = one.batch_rows;
+  exchange_.RecordLaunch(one, piece.first_row, piece.rows);
   for (size_t i = 0; i < kTensorRoleCount; ++i) {
     const auto role = static_cast<TensorRole>(i);
     if (piece.problem.outputs.Has(role) && !TravelsInRows(problem_.op, role)) {

@@ -51,7 +51,7 @@ class ChunkedRequest final : public std::enable_shared_from_this<ChunkedRequest>
   };
 
   /// `flow`: see FlowOf.
-  ChunkedRequest(const ServingContext& context, Stream& stream,
+  ChunkedRequest(const ServingContext& context, CallTrace& trace, Stream& stream,
                  std::shared_ptr<StreamMessage> header, uint64_t flow, absl::Time deadline);
 
   uint64_t id() const { return header_->request.id(); }
@@ -73,7 +73,8 @@ class ChunkedRequest final : public std::enable_shared_from_this<ChunkedRequest>
 
   struct Message {
     grpc::ByteBuffer bytes;
-    int64_t window_bytes = 0;  // to give to OnWritten
+    int64_t window_bytes = 0;                    // to give to OnWritten
+    std::unique_ptr<SpanRecord> span = nullptr;  // of the request that ends with it; may be null
   };
   /// The next response message, if one is ready.
   std::optional<Message> TakeMessage() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -131,6 +132,7 @@ class ChunkedRequest final : public std::enable_shared_from_this<ChunkedRequest>
   Direction direction() const;
 
   const ServingContext& context_;
+  CallTrace& trace_;
   Stream& stream_;
   const std::shared_ptr<StreamMessage> header_;
   const uint64_t flow_;

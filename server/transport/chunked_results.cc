@@ -65,13 +65,13 @@ ChunkedRequest::Message ChunkedRequest::FinalMessage() {
     }
     absl::StatusOr<grpc::ByteBuffer> bytes = writer.Build(response);
     if (bytes.ok()) {
-      exchange_.RecordEnd(kStreamMethod, direction(), absl::OkStatus());
-      return {*std::move(bytes), 0};
+      exchange_.RecordEnd(direction(), absl::OkStatus(), id());
+      return {*std::move(bytes), 0, exchange_.TakeSpan()};
     }
     EndLocked(absl::InternalError(absl::StrCat("encoding: ", bytes.status().message())));
   }
-  exchange_.RecordEnd(kStreamMethod, direction(), error_);
-  return {ErrorResponse(id(), error_), 0};
+  exchange_.RecordEnd(direction(), error_, id());
+  return {ErrorResponse(id(), error_), 0, exchange_.TakeSpan()};
 }
 
 void ChunkedRequest::Abandon() {
@@ -79,7 +79,8 @@ void ChunkedRequest::Abandon() {
   upload_open_ = false;
   if (error_.ok()) EndLocked(absl::Status(exchange_.RecordLeft(), "the client has gone"));
   if (std::exchange(final_taken_, true)) return;
-  exchange_.RecordEnd(kStreamMethod, direction(), error_);
+  exchange_.RecordEnd(direction(), error_, id());
+  trace_.Record(exchange_.TakeSpan(), context_.clock.Now());
 }
 
 void ChunkedRequest::OnWritten(int64_t window_bytes) {

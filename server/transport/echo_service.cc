@@ -23,6 +23,7 @@
 #include "grpcpp/support/slice.h"
 #include "server/transport/call.h"
 #include "server/transport/middleware/admission.h"
+#include "server/transport/middleware/call_trace.h"
 #include "server/transport/status_mapping.h"
 
 namespace norm::server {
@@ -106,6 +107,7 @@ class EchoCall final : public Call {
     Arm(service_, queue_, context_);
     const uint64_t flow = FlowOf(server_context_);
     unsent_.SetFlow(flow);
+    AnswerGivenRequestId(server_context_);
     if (absl::Status status = Prepare(flow); !status.ok()) {
       if (const auto pushback = Pushback(status); pushback.has_value()) {
         server_context_.AddTrailingMetadata(kPushbackTrailer,
@@ -180,6 +182,7 @@ class EchoStreamCall final : public Call, private StopListener {
     open_ = true;
     flow_ = FlowOf(server_context_);
     unsent_.SetFlow(flow_);
+    AnswerGivenRequestId(server_context_);
     context_.calls.AddListener(this);
     Advance();
   }

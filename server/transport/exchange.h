@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
@@ -13,6 +14,7 @@
 #include "norm/v1/normalization.pb.h"
 #include "proto/codec/message_reader.h"
 #include "server/transport/middleware/admission.h"
+#include "server/transport/middleware/call_trace.h"
 #include "server/transport/response_encoder.h"
 #include "server/transport/serving_context.h"
 
@@ -23,14 +25,20 @@ constexpr Direction DirectionOf(const norm::v1::NormalizeBackwardRequest&) {
   return Direction::kBackward;
 }
 
-/// Steps of a request, in the order they are called: Submit, then Respond, then RecordEnd. Of one in
-/// rows: Open, CountBytes as they pass, Respond, RecordEnd; its owner submits the jobs. Not
-/// thread-safe; the owner orders the calls (Submit happens before the job's completion).
+/// Steps of a request, in the order they are called: Submit, then RecordJob, Respond, RecordEnd,
+/// TakeSpan. Of one in rows: Open, CountBytes and RecordLaunch as they pass, Respond, RecordEnd,
+/// TakeSpan; its owner submits the jobs. Not thread-safe; the owner orders the calls (Submit happens
+/// before the job's completion).
 class Exchange {
  public:
-  /// `flow`: see FlowOf.
-  Exchange(const ServingContext& context, uint64_t flow, absl::Time received)
-      : context_(context), flow_(flow), received_(received) {}
+  /// `flow`: see FlowOf. Borrows context and trace. `span`: of the request, null when it leaves none.
+  Exchange(const ServingContext& context, CallTrace& trace, std::unique_ptr<SpanRecord> span,
+           uint64_t flow, absl::Time received)
+      : context_(context),
+        trace_(trace),
+        span_(std::move(span)),
+        flow_(flow),
+        received_(received) {}
 
   /// Admits, decodes and hands the job to the scheduler, which calls `done` exactly once if this
   /// returns OK. `request` and `message` must live until then.
@@ -66,8 +74,23 @@ class Exchange {
     kind_ = RequestKind{problem_.op, problem_.dtype};
     for (const InputTensor& input : (*job)->inputs) bytes_in_ += input.size_bytes;
     decode_ = context_.clock.Now() - received_;
-    context_.metrics.RecordStage(Stage::kDecode, decode_);
+    RecordStage(Stage::kDecode, received_, decode_);
     return job;
+  }
+
+  /// A stage of the request itself; those of its launch come with RecordJob.
+  void RecordStage(Stage stage, absl::Time start, absl::Duration time) {
+    context_.metrics.RecordStage(stage, time);
+    if (span_ != nullptr) span_->SetStage(stage, start, time);
+  }
+
+  /// For the span: where the time of the request's job went, which the metrics know already; and of
+  /// one launch of a request in rows.
+  void RecordJob(const JobTiming& timing) {
+    if (span_ != nullptr) FillJob(timing);
+  }
+  void RecordLaunch(const JobTiming& timing, int64_t first_row, int64_t rows) {
+    if (span_ != nullptr) AddLaunch(timing, first_row, rows);
   }
 
   /// Tensor bytes that came or went in rows.
@@ -93,16 +116,25 @@ class Exchange {
   /// DEADLINE_EXCEEDED or CANCELLED.
   absl::StatusCode RecordLeft();
 
-  /// Counts the end of the request. `method`: without its service.
-  void RecordEnd(absl::string_view method, Direction direction, const absl::Status& status);
+  /// Counts the end of the request, and logs that of one that failed. `stream_request`: its id,
+  /// where it is one of a stream.
+  void RecordEnd(Direction direction, const absl::Status& status,
+                 std::optional<uint64_t> stream_request = std::nullopt);
+
+  /// What CallTrace::Record is to have once the response has been sent, or is known not to be.
+  std::unique_ptr<SpanRecord> TakeSpan() { return std::move(span_); }
 
   absl::Time received() const { return received_; }
 
  private:
   absl::Status SubmitJob(std::unique_ptr<Job> job, std::shared_ptr<std::atomic<bool>> cancelled,
                          absl::AnyInvocable<void(JobResult)> done);
+  void FillJob(const JobTiming& timing);
+  void AddLaunch(const JobTiming& timing, int64_t first_row, int64_t rows);
 
   const ServingContext& context_;
+  CallTrace& trace_;
+  std::unique_ptr<SpanRecord> span_;
   uint64_t flow_;
   absl::Time received_;
   absl::Time deadline_ = absl::InfiniteFuture();

@@ -20,6 +20,7 @@
 #include "server/transport/listen_address.h"
 #include "server/transport/listening_credentials.h"
 #include "server/transport/middleware/access.h"
+#include "server/transport/middleware/failure_log.h"
 #include "server/transport/norm_service.h"
 #include "server/transport/queue_inbox.h"
 #include "server/transport/queue_poller.h"
@@ -55,16 +56,19 @@ class GrpcServer::Impl {
        Metrics& metrics, const Clock& clock, const Logger& log)
       : options_(options),
         log_(log),
+        failures_(log, clock),
         unsent_({options.max_unsent_bytes, options.write_timeout}, metrics, clock),
-        context_{scheduler,
-                 metrics,
-                 clock,
-                 calls_,
-                 unsent_,
-                 {options.max_message_bytes},
-                 {options.max_stream_requests, options.max_stream_unsent_bytes,
-                  options.max_stream_uploads, options.stream_window_bytes,
-                  options.stream_stall_timeout}},
+        context_{
+            scheduler,
+            metrics,
+            clock,
+            calls_,
+            unsent_,
+            {options.max_message_bytes},
+            {options.max_stream_requests, options.max_stream_unsent_bytes,
+             options.max_stream_uploads, options.stream_window_bytes, options.stream_stall_timeout},
+            failures_,
+            options.spans},
         server_service_(std::move(description), context_) {}
 
   ~Impl() { Shutdown(absl::ZeroDuration()).IgnoreError(); }
@@ -77,7 +81,7 @@ class GrpcServer::Impl {
     absl::StatusOr<std::unique_ptr<Security>> security = Security::Load(options_.security, log_);
     if (!security.ok()) return security.status();
     security_ = *std::move(security);
-    access_.emplace(*security_, context_.metrics, context_.clock, log_);
+    access_.emplace(*security_, context_.metrics, context_.clock, failures_, options_.spans);
     // One reference that is never given back: with the last one, gRPC 1.51 waits for pollers of its
     // own that look up only every ten seconds, long after everything here has been drained.
     grpc_init();
@@ -188,6 +192,7 @@ class GrpcServer::Impl {
 
   const GrpcServerOptions options_;
   const Logger& log_;
+  FailureLog failures_;
   LiveCalls calls_;
   UnsentResponses unsent_;
   const ServingContext context_;

@@ -9,6 +9,7 @@
 #include "absl/time/time.h"
 #include "server/observability/logging.h"
 #include "server/observability/metrics.h"
+#include "server/observability/span_log.h"
 #include "server/scheduler/clock.h"
 #include "server/scheduler/scheduler.h"
 #include "server/security/security.h"
@@ -38,6 +39,7 @@ struct GrpcServerOptions {
   absl::Duration drain_delay = absl::ZeroDuration();
   absl::Duration drain_timeout = absl::Seconds(25);
   SecurityOptions security;  // plaintext, open to everybody
+  SpanLog* spans = nullptr;  // borrowed; null: no spans are recorded
 };
 
 /// Serves NormalizationService, ServerService, EchoService, grpc.health.v1 and reflection.

@@ -40,16 +40,18 @@ void CheckCall(void* state, grpc_auth_context* connection, const grpc_metadata* 
                size_t count, grpc_process_auth_metadata_done_cb done, void* user_data) {
   absl::string_view path;
   Caller caller;
+  IdentityHeaders headers;
   for (size_t i = 0; i < count; ++i) {
     const absl::string_view key = Text(metadata[i].key);
     if (key == ":path") path = Text(metadata[i].value);
+    headers.Add(key, Text(metadata[i].value));
     if (key != credentials::kAuthorization) continue;
     // One of several could be another's: none counts.
     caller.authorization = caller.authorization.has_value() ? "" : Text(metadata[i].value);
   }
   AddNames(connection, GRPC_X509_CN_PROPERTY_NAME, &caller);
   AddNames(connection, GRPC_X509_SAN_PROPERTY_NAME, &caller);
-  const absl::Status status = static_cast<AccessControl*>(state)->Check(path, caller);
+  const absl::Status status = static_cast<AccessControl*>(state)->Check(path, caller, headers);
   // absl::StatusCode and grpc_status_code share their numbers.
   done(user_data, nullptr, 0, nullptr, 0, static_cast<grpc_status_code>(status.code()),
        std::string(status.message()).c_str());

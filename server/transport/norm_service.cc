@@ -12,6 +12,7 @@
 #include "proto/codec/message_reader.h"
 #include "proto/codec/message_writer.h"
 #include "server/transport/exchange.h"
+#include "server/transport/middleware/call_trace.h"
 #include "server/transport/status_mapping.h"
 
 namespace norm::server {
@@ -20,15 +21,15 @@ namespace {
 struct ForwardMethod {
   using Request = norm::v1::NormalizeRequest;
   using Response = norm::v1::NormalizeResponse;
-  static constexpr char kName[] = "Normalize";
   static constexpr auto kArm = &NormalizationAsyncService::RequestNormalize;
+  static constexpr char kName[] = "norm.v1.NormalizationService/Normalize";
 };
 
 struct BackwardMethod {
   using Request = norm::v1::NormalizeBackwardRequest;
   using Response = norm::v1::NormalizeBackwardResponse;
-  static constexpr char kName[] = "NormalizeBackward";
   static constexpr auto kArm = &NormalizationAsyncService::RequestNormalizeBackward;
+  static constexpr char kName[] = "norm.v1.NormalizationService/NormalizeBackward";
 };
 
 /// One unary call: armed, arrived, submitted, finished. Its memory, and with it the request's
@@ -62,7 +63,9 @@ class UnaryCall final : public Call {
     Begin();
     Arm(service_, queue_, inbox_, context_);
     unsent_.SetFlow(flow());
-    exchange_.emplace(context_, flow(), context_.clock.Now());
+    const absl::Time received = context_.clock.Now();
+    trace_.Begin();
+    exchange_.emplace(context_, trace_, trace_.NewCallSpan(received), flow(), received);
     if (absl::Status status = Start(); !status.ok()) Fail(status);
   }
 
@@ -96,6 +99,7 @@ class UnaryCall final : public Call {
   void Respond(bool) {
     message_ = wire::ReceivedMessage();
     JobResult result = std::move(result_);
+    exchange_->RecordJob(result.timing);
     if (!result.status.ok()) {
       Fail(result.status);
       return;
@@ -113,15 +117,17 @@ class UnaryCall final : public Call {
       Fail(absl::InternalError(absl::StrCat("encoding: ", bytes.status().message())));
       return;
     }
-    exchange_->RecordEnd(Method::kName, DirectionOf(request_), absl::OkStatus());
+    exchange_->RecordEnd(DirectionOf(request_), absl::OkStatus());
+    trace_.Answer(/*ok=*/true);
     handed_over_ = context_.clock.Now();
-    context_.metrics.RecordStage(Stage::kEncode, handed_over_ - start);
+    exchange_->RecordStage(Stage::kEncode, start, handed_over_ - start);
     unsent_.StartWrite(static_cast<int64_t>(bytes->Length()));
     responder_.Finish(*bytes, grpc::Status::OK, finished_.Tag());
   }
 
   void Fail(const absl::Status& status) {
-    exchange_->RecordEnd(Method::kName, DirectionOf(request_), status);
+    exchange_->RecordEnd(DirectionOf(request_), status);
+    trace_.Answer(/*ok=*/false);
     if (const auto pushback = Pushback(status); pushback.has_value()) {
       server_context_.AddTrailingMetadata(kPushbackTrailer,
                                           absl::StrCat(absl::ToInt64Milliseconds(*pushback)));
@@ -139,7 +145,9 @@ class UnaryCall final : public Call {
 
   void OnFinished(bool ok) {
     unsent_.EndWrite();
-    if (ok) context_.metrics.RecordStage(Stage::kSend, context_.clock.Now() - handed_over_);
+    const absl::Time now = context_.clock.Now();
+    if (ok) exchange_->RecordStage(Stage::kSend, handed_over_, now - handed_over_);
+    trace_.Record(exchange_->TakeSpan(), now);
   }
 
   NormalizationAsyncService& service_;
@@ -148,6 +156,7 @@ class UnaryCall final : public Call {
   const ServingContext& context_;
   grpc::ServerContext server_context_;
   CallFlow flow_;
+  CallTrace trace_{context_, server_context_, Method::kName};
   UnsentResponses::OfCall unsent_{context_.unsent, server_context_};
   grpc::ByteBuffer request_bytes_;
   grpc::ServerAsyncResponseWriter<grpc::ByteBuffer> responder_{&server_context_};

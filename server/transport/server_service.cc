@@ -1,9 +1,11 @@
 #include "server/transport/server_service.h"
 
 #include <algorithm>
+#include <memory>
 #include <utility>
 
 #include "proto/codec/dtype_mapping.h"
+#include "server/transport/middleware/call_trace.h"
 
 namespace norm::server {
 namespace {
@@ -28,14 +30,36 @@ void FillCapabilities(norm::v1::ServerInfo* info) {
   }
 }
 
+/// The span and the request id of a call that cannot fail, from its beginning to its end.
+class PlainCall {
+ public:
+  PlainCall(const ServingContext& context, grpc::ServerContext& call, const char* method)
+      : context_(context), trace_(context, call, method) {
+    trace_.Begin();
+    span_ = trace_.NewCallSpan(context.clock.Now());
+  }
+  ~PlainCall() {
+    trace_.Answer(/*ok=*/true);
+    trace_.Record(std::move(span_), context_.clock.Now());
+  }
+  PlainCall(const PlainCall&) = delete;
+  PlainCall& operator=(const PlainCall&) = delete;
+
+ private:
+  const ServingContext& context_;
+  CallTrace trace_;
+  std::unique_ptr<SpanRecord> span_;
+};
+
 }  // namespace
 
 ServerService::ServerService(ServerDescription description, const ServingContext& context)
     : description_(std::move(description)), context_(context), started_(context.clock.Now()) {}
 
-grpc::Status ServerService::GetServerInfo(grpc::ServerContext*,
+grpc::Status ServerService::GetServerInfo(grpc::ServerContext* call,
                                           const norm::v1::GetServerInfoRequest*,
                                           norm::v1::ServerInfo* response) {
+  const PlainCall traced(context_, *call, "norm.v1.ServerService/GetServerInfo");
   response->set_version(description_.version);
   response->set_build(description_.build);
   for (const std::string& architecture : description_.cuda_architectures) {
@@ -71,9 +95,10 @@ grpc::Status ServerService::GetServerInfo(grpc::ServerContext*,
   return grpc::Status::OK;
 }
 
-grpc::Status ServerService::GetStatistics(grpc::ServerContext*,
+grpc::Status ServerService::GetStatistics(grpc::ServerContext* call,
                                           const norm::v1::GetStatisticsRequest*,
                                           norm::v1::ServerStatistics* response) {
+  const PlainCall traced(context_, *call, "norm.v1.ServerService/GetStatistics");
   const Metrics::Totals totals = context_.metrics.totals();
   response->set_requests_ok(totals.requests_ok);
   response->set_requests_failed(totals.requests_failed);

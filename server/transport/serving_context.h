@@ -29,6 +29,9 @@ struct StreamLimits {
   absl::Duration stall_timeout;
 };
 
+class FailureLog;
+class SpanLog;
+
 /// Borrowed by every call; outlives all of them.
 struct ServingContext {
   Scheduler& scheduler;
@@ -38,6 +41,8 @@ struct ServingContext {
   UnsentResponses& unsent;
   DecodeLimits decode;
   StreamLimits stream;
+  FailureLog& failures;
+  SpanLog* spans = nullptr;  // null: no spans are recorded
 };
 
 }  // namespace norm::server

@@ -11,9 +11,6 @@
 
 namespace norm::server {
 
-/// The method that all of this belongs to, without its service.
-inline constexpr char kStreamMethod[] = "NormalizeStream";
-
 /// A message of the client as it came. Whoever borrows its tensor bytes holds it.
 struct StreamMessage {
   norm::v1::StreamRequest request;

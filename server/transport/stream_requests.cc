@@ -13,8 +13,11 @@ namespace norm::server {
 /// A request that came in one message. Its job's completion holds it, so that the slices the job
 /// borrows from live until then.
 struct StreamRequests::WholeRequest {
-  WholeRequest(const ServingContext& context, uint64_t flow, std::shared_ptr<StreamMessage> from)
-      : message(std::move(from)), exchange(context, flow, message->received) {}
+  WholeRequest(const ServingContext& context, CallTrace& trace, uint64_t flow,
+               std::shared_ptr<StreamMessage> from)
+      : message(std::move(from)),
+        exchange(context, trace, trace.NewRequestSpan(id(), message->received), flow,
+                 message->received) {}
 
   uint64_t id() const { return message->request.id(); }
 
@@ -96,8 +99,8 @@ void StreamRequests::AcceptCancel(uint64_t id) {
 
 void StreamRequests::AcceptHeader(std::shared_ptr<StreamMessage> message, absl::Time deadline) {
   const uint64_t id = message->request.id();
-  const auto request =
-      std::make_shared<ChunkedRequest>(context_, stream_, std::move(message), flow_, deadline);
+  const auto request = std::make_shared<ChunkedRequest>(context_, trace_, stream_,
+                                                        std::move(message), flow_, deadline);
   {
     const std::lock_guard lock(mutex_);
     if (static_cast<int64_t>(chunked_.size()) >= context_.stream.max_uploads) {
@@ -106,7 +109,7 @@ void StreamRequests::AcceptHeader(std::shared_ptr<StreamMessage> message, absl::
           absl::StrCat("the stream has ", chunked_.size(),
                        " chunked requests in flight, the limit max_stream_uploads is ",
                        context_.stream.max_uploads));
-      context_.metrics.RecordError(context_.clock.Now(), kStreamMethod, status);
+      context_.metrics.RecordError(context_.clock.Now(), trace_.name(), status);
       return EnqueueLocked(ErrorResponse(id, status));
     }
     chunked_.push_back(request);
@@ -115,7 +118,7 @@ void StreamRequests::AcceptHeader(std::shared_ptr<StreamMessage> message, absl::
 }
 
 void StreamRequests::AcceptWhole(std::shared_ptr<StreamMessage> message, absl::Time deadline) {
-  const auto one = std::make_shared<WholeRequest>(context_, flow_, std::move(message));
+  const auto one = std::make_shared<WholeRequest>(context_, trace_, flow_, std::move(message));
   const norm::v1::StreamRequest& request = one->message->request;
   {
     const std::lock_guard lock(mutex_);
@@ -150,6 +153,7 @@ void StreamRequests::AcceptWhole(std::shared_ptr<StreamMessage> message, absl::T
 
 void StreamRequests::OnJobDone(WholeRequest& one, JobResult result) {
   one.message->bytes = wire::ReceivedMessage();
+  one.exchange.RecordJob(result.timing);
   if (!result.status.ok()) {
     return Complete(one, result.status, ErrorResponse(one.id(), result.status));
   }
@@ -169,7 +173,7 @@ void StreamRequests::OnJobDone(WholeRequest& one, JobResult result) {
                          response.mutable_backward());
   }
   absl::StatusOr<grpc::ByteBuffer> bytes = writer.Build(response);
-  context_.metrics.RecordStage(Stage::kEncode, context_.clock.Now() - start);
+  one.exchange.RecordStage(Stage::kEncode, start, context_.clock.Now() - start);
   if (bytes.ok()) return Complete(one, absl::OkStatus(), *std::move(bytes));
   const absl::Status error =
       absl::InternalError(absl::StrCat("encoding: ", bytes.status().message()));
@@ -179,25 +183,25 @@ void StreamRequests::OnJobDone(WholeRequest& one, JobResult result) {
 void StreamRequests::Complete(WholeRequest& one, const absl::Status& status,
                               grpc::ByteBuffer response) {
   one.exchange.RecordEnd(
-      kStreamMethod,
-      one.message->request.has_backward() ? Direction::kBackward : Direction::kForward, status);
+      one.message->request.has_backward() ? Direction::kBackward : Direction::kForward, status,
+      one.id());
   const std::lock_guard lock(mutex_);
   whole_.erase(one.id());
-  EnqueueLocked(std::move(response));
+  EnqueueLocked(std::move(response), one.exchange.TakeSpan());
 }
 
 void StreamRequests::Refuse(uint64_t id, const absl::Status& status) {
-  context_.metrics.RecordError(context_.clock.Now(), kStreamMethod, status);
+  context_.metrics.RecordError(context_.clock.Now(), trace_.name(), status);
   const std::lock_guard lock(mutex_);
   EnqueueLocked(ErrorResponse(id, status));
 }
 
-void StreamRequests::EnqueueLocked(grpc::ByteBuffer response) {
-  if (broken_) return;
+void StreamRequests::EnqueueLocked(grpc::ByteBuffer response, std::unique_ptr<SpanRecord> span) {
+  if (broken_) return trace_.Record(std::move(span), context_.clock.Now());
   const auto size_bytes = static_cast<int64_t>(response.Length());
   unsent_bytes_ += size_bytes;
   unsent_.Hold(size_bytes);
-  outbox_.push_back(std::move(response));
+  outbox_.push_back({std::move(response), size_bytes, 0, nullptr, std::move(span)});
 }
 
 std::shared_ptr<ChunkedRequest> StreamRequests::FindChunked(uint64_t id) const {
@@ -221,8 +225,7 @@ std::optional<StreamRequests::Outgoing> StreamRequests::TakeOutgoing() {
   const std::lock_guard lock(mutex_);
   Outgoing outgoing;
   if (!outbox_.empty()) {
-    outgoing.bytes = std::move(outbox_.front());
-    outgoing.size_bytes = static_cast<int64_t>(outgoing.bytes.Length());
+    outgoing = std::move(outbox_.front());
     outbox_.pop_front();
     unsent_.StartHeldWrite(outgoing.size_bytes);
     return outgoing;
@@ -233,6 +236,7 @@ std::optional<StreamRequests::Outgoing> StreamRequests::TakeOutgoing() {
     outgoing.bytes = std::move(message->bytes);
     unsent_.StartWrite(static_cast<int64_t>(outgoing.bytes.Length()));
     outgoing.window_bytes = message->window_bytes;
+    outgoing.span = std::move(message->span);
     outgoing.request = chunked_[i];
     const auto at = chunked_.begin() + static_cast<std::ptrdiff_t>(i);
     std::rotate(at, at + 1, chunked_.end());
@@ -290,8 +294,9 @@ void StreamRequests::Break() {
     const std::lock_guard lock(mutex_);
     broken_ = true;
     int64_t dropped_bytes = 0;
-    for (const grpc::ByteBuffer& response : outbox_) {
-      dropped_bytes += static_cast<int64_t>(response.Length());
+    for (Outgoing& response : outbox_) {
+      dropped_bytes += response.size_bytes;
+      trace_.Record(std::move(response.span), context_.clock.Now());
     }
     unsent_bytes_ -= dropped_bytes;
     unsent_.Drop(dropped_bytes);

@@ -26,9 +26,9 @@ namespace norm::server {
 class StreamRequests {
  public:
   /// Borrows all; `unsent` is used by it alone.
-  StreamRequests(const ServingContext& context, ChunkedRequest::Stream& stream,
+  StreamRequests(const ServingContext& context, CallTrace& trace, ChunkedRequest::Stream& stream,
                  UnsentResponses::OfCall& unsent)
-      : context_(context), stream_(stream), unsent_(unsent) {}
+      : context_(context), trace_(trace), stream_(stream), unsent_(unsent) {}
   ~StreamRequests();
 
   /// The stream's flow (see FlowOf) and deadline, before anything else.
@@ -42,6 +42,7 @@ class StreamRequests {
     int64_t size_bytes = 0;
     int64_t window_bytes = 0;
     std::shared_ptr<ChunkedRequest> request;  // null for responses of whole requests
+    std::unique_ptr<SpanRecord> span;         // of the request that ends with it; may be null
   };
   /// The next message to write: responses of whole requests first, then chunked requests in turn.
   std::optional<Outgoing> TakeOutgoing() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -82,12 +83,14 @@ class StreamRequests {
       ABSL_LOCKS_EXCLUDED(mutex_);
   /// Answers a message that starts or belongs to no request.
   void Refuse(uint64_t id, const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
-  void EnqueueLocked(grpc::ByteBuffer response) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void EnqueueLocked(grpc::ByteBuffer response, std::unique_ptr<SpanRecord> span = nullptr)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::shared_ptr<ChunkedRequest> FindChunked(uint64_t id) const ABSL_LOCKS_EXCLUDED(mutex_);
   Chunked AllChunked() const ABSL_LOCKS_EXCLUDED(mutex_);
   void DropClosed() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const ServingContext& context_;
+  CallTrace& trace_;
   ChunkedRequest::Stream& stream_;
   uint64_t flow_ = 0;
   absl::Time deadline_ = absl::InfiniteFuture();
@@ -97,7 +100,7 @@ class StreamRequests {
   bool broken_ ABSL_GUARDED_BY(mutex_) = false;
   absl::flat_hash_map<uint64_t, std::shared_ptr<std::atomic<bool>>> whole_ ABSL_GUARDED_BY(mutex_);
   Chunked chunked_ ABSL_GUARDED_BY(mutex_);  // whose turn it is to write comes first
-  std::deque<grpc::ByteBuffer> outbox_ ABSL_GUARDED_BY(mutex_);
+  std::deque<Outgoing> outbox_ ABSL_GUARDED_BY(mutex_);
   // Of the outbox, and taken from it and not yet written.
   int64_t unsent_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
 };

@@ -12,6 +12,7 @@
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/async_stream.h"
 #include "server/transport/middleware/admission.h"
+#include "server/transport/middleware/call_trace.h"
 #include "server/transport/status_mapping.h"
 #include "server/transport/stream_requests.h"
 
@@ -49,7 +50,7 @@ class StreamCall final : public Call, private StopListener, private ChunkedReque
         queue_(queue),
         inbox_(inbox),
         context_(context),
-        requests_(context, *this, unsent_) {}
+        requests_(context, trace_, *this, unsent_) {}
 
   ~StreamCall() override {
     if (!open_) return;
@@ -76,6 +77,9 @@ class StreamCall final : public Call, private StopListener, private ChunkedReque
     Begin();
     Arm(service_, queue_, inbox_, context_);
     open_ = true;
+    trace_.Begin();
+    trace_.AnswerStream();
+    span_ = trace_.NewCallSpan(context_.clock.Now());
     requests_.Begin(flow(), ToDeadline(server_context_.deadline()));
     context_.metrics.AddStreams(1);
     context_.calls.AddListener(this);
@@ -105,7 +109,7 @@ class StreamCall final : public Call, private StopListener, private ChunkedReque
     // Without an id nobody can be answered, and what else this client sends cannot be trusted.
     context_.metrics.RecordRejected(RejectReason::kInvalid);
     context_.metrics.RecordMalformed(Direction::kForward);
-    context_.metrics.RecordError(context_.clock.Now(), kStreamMethod, status);
+    context_.metrics.RecordError(context_.clock.Now(), trace_.name(), status);
     EndReading(Reading::kEnded, status);
     requests_.EndUploads();
   }
@@ -114,8 +118,15 @@ class StreamCall final : public Call, private StopListener, private ChunkedReque
     StreamRequests::Outgoing written;
     {
       const std::lock_guard lock(mutex_);
-      if (ok) context_.metrics.RecordStage(Stage::kSend, context_.clock.Now() - write_started_);
       written = std::move(*writing_);
+      const absl::Time now = context_.clock.Now();
+      if (ok) {
+        context_.metrics.RecordStage(Stage::kSend, now - write_started_);
+        if (written.span != nullptr) {
+          written.span->SetStage(Stage::kSend, write_started_, now - write_started_);
+        }
+      }
+      trace_.Record(std::move(written.span), now);
     }
     requests_.OnWritten(written);
     {
@@ -134,7 +145,7 @@ class StreamCall final : public Call, private StopListener, private ChunkedReque
     Advance();
   }
 
-  void OnFinished(bool) {}
+  void OnFinished(bool) { trace_.Record(std::move(span_), context_.clock.Now()); }
 
   /// What is in flight is answered, then the call ends with `status`.
   void EndReading(Reading how, const absl::Status& status) {
@@ -201,6 +212,8 @@ class StreamCall final : public Call, private StopListener, private ChunkedReque
     if (read) stream_.Read(&incoming_, read_.Tag());
     if (outgoing.has_value()) stream_.Write(*outgoing, written_.Tag());
     if (finish) {
+      if (!status.ok()) trace_.LogFailure(status, std::nullopt);
+      if (span_ != nullptr) span_->status = status;
       if (const auto pushback = Pushback(status); pushback.has_value()) {
         server_context_.AddTrailingMetadata(kPushbackTrailer,
                                             absl::StrCat(absl::ToInt64Milliseconds(*pushback)));
@@ -230,6 +243,8 @@ class StreamCall final : public Call, private StopListener, private ChunkedReque
   const ServingContext& context_;
   grpc::ServerContext server_context_;
   CallFlow flow_;
+  CallTrace trace_{context_, server_context_, "norm.v1.NormalizationService/NormalizeStream"};
+  std::unique_ptr<SpanRecord> span_;  // from arrival on, where the call leaves one
   UnsentResponses::OfCall unsent_{context_.unsent, server_context_};
   grpc::ServerAsyncReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer> stream_{&server_context_};
   CallEvent<StreamCall> arrived_{this, &StreamCall::OnArrived};

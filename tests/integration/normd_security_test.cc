@@ -325,7 +325,7 @@ TEST_F(NormdSecurityTest, LogsHoldNoSecret) {
   absl::StrAppend(&all, normd.output());
   EXPECT_THAT(all, HasSubstr("server.key' is readable by every user (mode 0644)"));
   EXPECT_THAT(all, HasSubstr("tokens' is writable by every user (mode 0666)"));
-  EXPECT_THAT(all, HasSubstr("call refused method=/norm.v1.ServerService/GetServerInfo "
+  EXPECT_THAT(all, HasSubstr("call refused method=norm.v1.ServerService/GetServerInfo "
                              "code=UNAUTHENTICATED"));
   for (const std::string secret : {kToken, kWrongToken}) EXPECT_THAT(all, Not(HasSubstr(secret)));
   for (absl::string_view line : absl::StrSplit(server_.key, '\n', absl::SkipEmpty())) {

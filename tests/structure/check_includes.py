@@ -14,6 +14,7 @@ KINDS = [
     (r"norm/v1/|.*\.pb\.h$", "proto"),
     (r"proto/codec/", "wire"),
     (r"proto/credentials/", "credentials"),
+    (r"proto/tracing/", "tracing"),
     (r"server/(\w+)/", "server/{}"),
     (r"client/(\w+)/", "client/{}"),
     (r"tests/(\w+)/", "tests/{}"),

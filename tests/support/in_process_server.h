@@ -24,6 +24,7 @@ struct InProcessServerOptions {
   server::GrpcServerOptions grpc = {.threads = 2, .drain_timeout = absl::Seconds(20)};
   server::BatchingSchedulerOptions scheduler;
   const server::Clock* clock = nullptr;  // borrowed; the real one if null
+  server::LogOptions log = {server::LogLevel::kError, server::LogFormat::kText};
 };
 
 /// Ownership: borrows executor and metrics.
@@ -32,7 +33,7 @@ class InProcessServer {
   InProcessServer(server::BatchExecutor& executor, server::Metrics& metrics,
                   const InProcessServerOptions& options = {})
       : metrics_(metrics),
-        log_({server::LogLevel::kError, server::LogFormat::kText}),
+        log_(options.log),
         clock_(options.clock != nullptr ? *options.clock : server::Clock::Real()),
         scheduler_({&executor}, options.scheduler, clock_, metrics_) {
     server::ServerDescription description;

@@ -10,6 +10,7 @@
 #include "absl/time/clock.h"
 #include "address.h"
 #include "answer_threads.h"
+#include "call_metadata.h"
 #include "call_status.h"
 #include "channel_pool.h"
 #include "echo_stream.h"
@@ -56,10 +57,17 @@ absl::Status Validate(const std::string& address, const ClientOptions& options) 
 class Client::Impl {
  public:
   Impl(std::unique_ptr<ChannelPool> channels, const ClientOptions& options)
-      : retry_(options.retry), chunks_(options.chunks), channels_(std::move(channels)) {}
+      : retry_(options.retry),
+        chunks_(options.chunks),
+        identify_(options.identify),
+        channels_(std::move(channels)) {}
+
+  /// Of a call or stream that begins.
+  CallMetadata NewMetadata() const { return identify_ ? ToMetadata(identify_()) : CallMetadata(); }
 
   /// All tries of one call.
-  absl::StatusOr<grpc::ByteBuffer> Call(const UnaryCall& call) {
+  absl::StatusOr<grpc::ByteBuffer> Call(UnaryCall call) {
+    call.metadata.merge(NewMetadata());
     grpc::ByteBuffer reply;
     SystemRetryClock clock;
     absl::Status status = RunWithRetries(retry_, call.deadline, clock, [&] {
@@ -130,8 +138,9 @@ class Client::Impl {
                                     const CallOptions& options) {
     absl::StatusOr<Result> result = absl::UnknownError("not called");
     SystemRetryClock clock;
+    const CallMetadata metadata = NewMetadata();
     RunWithRetries(retry_, deadline, clock, [&] {
-      NormalizeStream::Impl stream(channels_->Next(), StreamOptions{.chunks = chunks_});
+      NormalizeStream::Impl stream(channels_->Next(), StreamOptions{.chunks = chunks_}, metadata);
       std::promise<absl::StatusOr<Result>> promise;
       std::function<void(absl::StatusOr<Result>)> done = [&promise](absl::StatusOr<Result> value) {
         promise.set_value(std::move(value));
@@ -146,6 +155,7 @@ class Client::Impl {
 
   const RetryPolicy retry_;
   const ChunkOptions chunks_;
+  const std::function<CallIdentity()> identify_;
   const std::unique_ptr<ChannelPool> channels_;
   const std::shared_ptr<AnswerThreads> answer_threads_ = AnswerThreads::OfProcess();
 };
@@ -210,7 +220,8 @@ absl::StatusOr<BackwardResult> Client::NormalizeBackward(const BackwardRequest& 
 
 std::unique_ptr<NormalizeStream> Client::OpenStream(const StreamOptions& options) {
   return std::unique_ptr<NormalizeStream>(
-      new NormalizeStream(std::make_unique<NormalizeStream::Impl>(impl_->NextChannel(), options)));
+      new NormalizeStream(std::make_unique<NormalizeStream::Impl>(impl_->NextChannel(), options,
+                                                                  impl_->NewMetadata())));
 }
 
 absl::StatusOr<ServerInfo> Client::GetServerInfo(absl::Duration timeout) {

@@ -31,8 +31,13 @@ thread_local const void* running_for = nullptr;
 
 }  // namespace
 
-NormalizeStream::Impl::Impl(std::shared_ptr<grpc::Channel> channel, const StreamOptions& options)
-    : options_(options), channel_(std::move(channel)) {
+NormalizeStream::Impl::Impl(std::shared_ptr<grpc::Channel> channel, const StreamOptions& options,
+                            CallMetadata metadata)
+    : options_(options),
+      metadata_(std::move(metadata)),
+      channel_(std::move(channel)),
+      request_id_(RequestIdOf({}, metadata_)) {
+  AddTo(context_, metadata_);
   grpc::GenericStub stub(channel_);
   call_ = stub.PrepareCall(&context_, kMethod, &queue_);
   try {
@@ -73,8 +78,20 @@ void NormalizeStream::Impl::StartHelpers() {
   }
 }
 
-void NormalizeStream::Impl::Fail(const Callback& done, const absl::Status& status) {
-  std::visit([&](const auto& callback) { callback(status); }, done);
+void NormalizeStream::Impl::Fail(const Callback& done, const absl::Status& status) const {
+  std::string request_id;
+  {
+    const std::lock_guard lock(mutex_);
+    request_id = request_id_;
+  }
+  const absl::Status named = WithRequestId(status, request_id);
+  std::visit([&](const auto& callback) { callback(named); }, done);
+}
+
+void NormalizeStream::Impl::TakeRequestId() {
+  const std::lock_guard lock(mutex_);
+  if (std::exchange(request_id_taken_, true)) return;
+  request_id_ = RequestIdOf(context_.GetServerInitialMetadata(), metadata_);
 }
 
 absl::Status NormalizeStream::Impl::Refusal() const {
@@ -162,6 +179,7 @@ void NormalizeStream::Impl::Handle(Event event, bool ok) {
   if (event == kRead && ok) {
     const grpc::ByteBuffer message = incoming_;
     incoming_.Clear();
+    TakeRequestId();
     // Before the next read: what has come is taken in order, whichever threads do it.
     rows = Receive(message);
   }
@@ -269,7 +287,7 @@ void NormalizeStream::Impl::CopyRows(const Incoming& rows) {
 
 void NormalizeStream::Impl::Complete(const SharedMessage& received,
                                      const norm::v1::StreamResponse& response,
-                                     const Pending& pending) {
+                                     const Pending& pending) const {
   if (absl::Status status = ToAbslStatus(response.status()); !status.ok())
     return Fail(pending.done, status);
   RowTensors rows;
@@ -319,6 +337,7 @@ void NormalizeStream::Impl::Close() {
   const Connection connection = channel_->GetState(/*try_to_connect=*/false) == GRPC_CHANNEL_READY
                                     ? Connection::kUp
                                     : Connection::kDown;
+  TakeRequestId();
   absl::Status status = ToAbslStatus(grpc_status_, context_, connection);
   std::vector<Callback> failed;
   {
@@ -333,6 +352,7 @@ void NormalizeStream::Impl::Close() {
     open_transfers_ = 0;
     unsent_bytes_ = 0;
     if (cancelled_) status = absl::CancelledError("the stream was cancelled by its owner");
+    status = WithRequestId(status, request_id_);
     // From here on nobody would complete a request.
     ended_ = true;
     final_status_ = status;

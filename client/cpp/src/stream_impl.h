@@ -9,12 +9,14 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <thread>
 #include <unordered_map>
 #include <variant>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "call_metadata.h"
 #include "grpcpp/alarm.h"
 #include "grpcpp/channel.h"
 #include "grpcpp/client_context.h"
@@ -36,7 +38,7 @@ namespace norm::client {
 /// known by then, are copied meanwhile.
 class NormalizeStream::Impl {
  public:
-  Impl(std::shared_ptr<grpc::Channel> channel, const StreamOptions& options);
+  Impl(std::shared_ptr<grpc::Channel> channel, const StreamOptions& options, CallMetadata metadata);
   ~Impl();
 
   using Callback = std::variant<ForwardCallback, BackwardCallback>;
@@ -79,7 +81,9 @@ class NormalizeStream::Impl {
 
   /// What a request is told that comes now.
   absl::Status Refusal() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  static void Fail(const Callback& done, const absl::Status& status);
+  void Fail(const Callback& done, const absl::Status& status) const ABSL_LOCKS_EXCLUDED(mutex_);
+  /// Once the server's leading metadata have come.
+  void TakeRequestId() ABSL_LOCKS_EXCLUDED(mutex_);
 
   /// Puts a request in line: `buffer`, or pending.rows.
   absl::Status Enqueue(uint64_t id, const grpc::ByteBuffer& buffer, Pending pending);
@@ -91,8 +95,8 @@ class NormalizeStream::Impl {
   std::optional<Incoming> PlaceRows(Incoming incoming);
   void CopyRows(const Incoming& rows);
   /// The result of a final response.
-  static void Complete(const SharedMessage& received, const norm::v1::StreamResponse& response,
-                       const Pending& pending);
+  void Complete(const SharedMessage& received, const norm::v1::StreamResponse& response,
+                const Pending& pending) const;
   /// Takes a request out. What the server still expects of it is called off.
   Pending Remove(uint64_t id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// Ends late requests; when the next one is due.
@@ -110,6 +114,7 @@ class NormalizeStream::Impl {
   void Kick() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const StreamOptions options_;
+  const CallMetadata metadata_;
   const std::shared_ptr<grpc::Channel> channel_;
   grpc::ClientContext context_;
   grpc::CompletionQueue queue_;
@@ -123,7 +128,10 @@ class NormalizeStream::Impl {
 
   std::mutex callbacks_;  // held while a callback runs, and nothing else is
   mutable std::mutex mutex_;
-  std::condition_variable changed_;  // room to send, half-closed, closed
+  std::condition_variable changed_;                        // room to send, half-closed, closed
+  bool request_id_taken_ ABSL_GUARDED_BY(mutex_) = false;  // from what the server sent
+  std::string request_id_
+      ABSL_GUARDED_BY(mutex_);  // of the stream: the client's, then the server's
   std::unordered_map<uint64_t, Pending> pending_ ABSL_GUARDED_BY(mutex_);
   std::deque<Unsent> unsent_ ABSL_GUARDED_BY(mutex_);
   std::deque<uint64_t> uploads_ ABSL_GUARDED_BY(mutex_);  // transfers with more to send, by turn

@@ -12,7 +12,7 @@ AttemptOutcome TryOnce(const std::shared_ptr<grpc::Channel>& channel, AnswerThre
                        const UnaryCall& unary, grpc::ByteBuffer* reply) {
   grpc::ClientContext context;
   context.set_deadline(absl::ToChronoTime(unary.deadline));
-  for (const auto& [key, value] : unary.metadata) context.AddMetadata(key, value);
+  AddTo(context, unary.metadata);
   AnswerThreads::Call answer(threads);
   grpc::GenericStub stub(channel);
   // The pieces that report progress must be held by gRPC alone: the temporary goes at the end of
@@ -28,7 +28,10 @@ AttemptOutcome TryOnce(const std::shared_ptr<grpc::Channel>& channel, AnswerThre
   const Connection connection = channel->GetState(/*try_to_connect=*/false) == GRPC_CHANNEL_READY
                                     ? Connection::kUp
                                     : Connection::kDown;
-  return AttemptOutcome{ToAbslStatus(status, context, connection), RetryPushback(context)};
+  return AttemptOutcome{
+      WithRequestId(ToAbslStatus(status, context, connection),
+                    RequestIdOf(context.GetServerTrailingMetadata(), unary.metadata)),
+      RetryPushback(context)};
 }
 
 absl::StatusOr<grpc::ByteBuffer> ToByteBuffer(const google::protobuf::Message& message) {

@@ -1,7 +1,6 @@
 // One try of one unary call.
 #pragma once
 
-#include <map>
 #include <memory>
 #include <string>
 
@@ -9,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "answer_threads.h"
+#include "call_metadata.h"
 #include "google/protobuf/message.h"
 #include "grpcpp/channel.h"
 #include "grpcpp/support/byte_buffer.h"
@@ -23,7 +23,7 @@ struct UnaryCall {
   grpc::ByteBuffer request;
   absl::Time deadline;
   std::shared_ptr<TransferProgress> progress;  // optional
-  std::map<std::string, std::string> metadata = {};
+  CallMetadata metadata = {};
 };
 
 /// Sends the request and waits for the reply or the deadline.

@@ -3,11 +3,12 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "server/observability/log_limiter.h"
-#include "server/observability/logging.h"
 #include "server/observability/metrics.h"
+#include "server/observability/span_log.h"
 #include "server/scheduler/clock.h"
 #include "server/security/security.h"
+#include "server/transport/middleware/call_identity.h"
+#include "server/transport/middleware/failure_log.h"
 
 namespace norm::server {
 
@@ -17,22 +18,24 @@ namespace norm::server {
 /// Threads:  safe.
 class AccessControl {
  public:
-  /// Borrows all of them.
-  AccessControl(const Security& security, Metrics& metrics, const Clock& clock, const Logger& log)
-      : security_(security), metrics_(metrics), clock_(clock), log_(log) {}
+  /// Borrows all of them; `spans` may be null.
+  AccessControl(const Security& security, Metrics& metrics, const Clock& clock,
+                FailureLog& failures, SpanLog* spans)
+      : security_(security), metrics_(metrics), clock_(clock), failures_(failures), spans_(spans) {}
 
   const Security& security() const { return security_; }
 
-  /// `path`: "/package.Service/Method". Refusals are counted, and logged once a second at most.
+  /// `path`: "/package.Service/Method". Refusals are counted, logged once a second at most, and leave
+  /// a span where the caller's trace is sampled. gRPC 1.51 sends no metadata with them.
   /// Errors: those of AccessLists::Check.
-  absl::Status Check(absl::string_view path, const Caller& caller);
+  absl::Status Check(absl::string_view path, const Caller& caller, const IdentityHeaders& headers);
 
  private:
   const Security& security_;
   Metrics& metrics_;
   const Clock& clock_;
-  const Logger& log_;
-  LogLimiter limiter_{absl::Seconds(1)};
+  FailureLog& failures_;
+  SpanLog* const spans_;
 };
 
 }  // namespace norm::server

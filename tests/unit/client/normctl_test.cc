@@ -90,13 +90,19 @@ TEST_F(NormctlTest, SendsThePriority) {
 }
 
 TEST_F(NormctlTest, ExitsWith1AndOneLineWhenTheServerRefuses) {
-  server_.on_forward = [](grpc::ServerContext&, const v1::NormalizeRequest&,
-                          v1::NormalizeResponse&) {
+  std::string request_id;
+  server_.on_forward = [&](grpc::ServerContext& context, const v1::NormalizeRequest&,
+                           v1::NormalizeResponse&) {
+    for (const auto& [key, value] : context.client_metadata()) {
+      if (key == "x-request-id") request_id = std::string(value.data(), value.size());
+    }
     return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "eps -1 < 0\nsecond line");
   };
   const Finished run = Normctl("rmsnorm --eps=-1 --input " + kData + "/digits_nc.npy" + Server());
   EXPECT_EQ(run.exit_code, 1);
-  EXPECT_EQ(run.error, "normctl: INVALID_ARGUMENT: eps -1 < 0 second line\n");
+  EXPECT_THAT(request_id, testing::MatchesRegex("[0-9a-f]{16}"));
+  EXPECT_EQ(run.error,
+            "normctl: INVALID_ARGUMENT: eps -1 < 0 second line (request id " + request_id + ")\n");
   EXPECT_EQ(run.out, "");
 }
 

@@ -23,6 +23,20 @@ TEST(LoggingTest, JsonSurvivesQuotesNewlinesAndBrokenUtf8) {
   EXPECT_EQ(parsed["key"], "\xEF\xBF\xBD%v{}");
 }
 
+TEST(LoggingTest, NoValueBreaksOrImitatesALine) {
+  const std::string evil = "a\r\nlevel=error x=1\x1b[2J\x7f\xc2\x9b\xff\xe2\x80\xa8\"}{";
+  const std::string text =
+      FormatLogMessage(LogFormat::kText, "failed", {{"id", evil}, {"ok", "1"}});
+  EXPECT_EQ(text, R"(failed id="a\r\nlevel=error x=1\u001b[2J\u007f\u009b\ufffd\u2028\"}{" ok=1)");
+  const std::string json =
+      absl::StrCat("{", FormatLogMessage(LogFormat::kJson, evil, {{evil, evil}}), "}");
+  EXPECT_EQ(json.find_first_of(std::string_view("\n\r\0\x1b", 4)), std::string::npos);
+  const nlohmann::json parsed = nlohmann::json::parse(json);
+  EXPECT_EQ(parsed.size(), 2U);
+  EXPECT_EQ(parsed["message"],
+            "a\r\nlevel=error x=1\x1b[2J\x7f\xc2\x9b\xef\xbf\xbd\xe2\x80\xa8\"}{");
+}
+
 TEST(LoggingTest, WritesOneJsonLineToStderrAndHonoursTheLevel) {
   testing::internal::CaptureStderr();
   {

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "server/scheduler/scheduler.h"
+#include "server/transport/middleware/failure_log.h"
 
 namespace norm::server {
 namespace {
@@ -34,7 +35,9 @@ class AdmissionTest : public testing::Test {
   LiveCalls calls_;
   UnsentResponses unsent_{
       {.max_bytes = 1000, .write_timeout = absl::Hours(1)}, metrics_, Clock::Real()};
-  ServingContext context_{scheduler_, metrics_, Clock::Real(), calls_, unsent_, {}, {}};
+  const Logger log_{{LogLevel::kError, LogFormat::kText}};
+  FailureLog failures_{log_, Clock::Real()};
+  ServingContext context_{scheduler_, metrics_, Clock::Real(), calls_, unsent_, {}, {}, failures_};
   const absl::Time now_ = absl::FromUnixSeconds(1000);
 };
 

@@ -99,6 +99,14 @@ absl::Status CheckAddress(const std::string& address);
 /// address itself.
 std::vector<std::string> Replicas(const std::string& address);
 
+/// The request id that the server's log lines and spans have of a failed call or request: what the
+/// server answered, or else what was sent; empty where neither is known.
+std::string RequestId(const absl::Status& status);
+/// A random one, to be sent.
+std::string NewRequestId();
+/// Errors: INVALID_ARGUMENT naming the member that has another form than CallIdentity says.
+absl::Status CheckIdentity(const CallIdentity& identity);
+
 /// Whether a failed call never got an answer from a server: no connection, or one that broke.
 bool IsServerUnreachable(const absl::Status& status);
 

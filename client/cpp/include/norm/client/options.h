@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -54,6 +55,16 @@ struct TlsOptions {
   std::string server_name;
 };
 
+/// What logs and traces know a call by. A member that is empty, or that CheckIdentity refuses, is not
+/// sent.
+struct CallIdentity {
+  // W3C trace context of the span that calls: a call's spans are its children; and what comes with it.
+  std::string traceparent;
+  std::string tracestate;
+  // 1 to 128 visible ASCII characters. The server makes one for calls that fail without any.
+  std::string request_id;
+};
+
 /// Options of a Client.
 struct ClientOptions {
   std::optional<TlsOptions> tls;  // absent: plaintext
@@ -74,6 +85,10 @@ struct ClientOptions {
   // Pings on an idle connection with calls in flight, so that a vanished server is noticed. The
   // server must allow the rate. Absent: 20 s with replicas, none with one server.
   std::optional<absl::Duration> keepalive_interval;
+  // Asked once for each call and for each stream that is opened, on the thread that does it: here a
+  // tracing library says which span is current. All tries of a call carry the same answer, since this
+  // client records no spans of its own. May be empty.
+  std::function<CallIdentity()> identify;
 };
 
 /// How many bytes of a request the transport is done with, and how much of its result has come;
