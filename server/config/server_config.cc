@@ -81,6 +81,11 @@ ABSL_FLAG(ByteSize, max_message_bytes, ByteSize{512 * kMiB},
           "Largest request message, and largest total of the output tensors of one request.");
 ABSL_FLAG(ByteSize, receive_quota_bytes, ByteSize{4 * kGiB},
           "Memory that gRPC may hold for all connections together; calls beyond it are ended.");
+ABSL_FLAG(
+    absl::optional<ByteSize>, receive_memory_bytes, absl::nullopt,
+    "Of it, page-locked memory that large messages are received in where there is a GPU, which "
+    "copies tensors from there; what finds no room is copied once more. 0: none. A quarter of "
+    "receive_quota_bytes when not given.");
 ABSL_FLAG(int, max_concurrent_streams, 256, "Calls in flight on one connection.");
 ABSL_FLAG(int64_t, max_stream_requests, 128,
           "Unanswered requests of one NormalizeStream; reading pauses there.");
@@ -300,6 +305,10 @@ absl::StatusOr<ServerConfig> ReadServerConfig() {
                             AbslUnparseFlag(ByteSize{grpc.max_message_bytes})),
                AbslUnparseFlag(ByteSize{grpc.receive_quota_bytes}));
   }
+  config.receive_memory_bytes = check.Size(
+      "receive_memory_bytes",
+      absl::GetFlag(FLAGS_receive_memory_bytes).value_or(ByteSize{grpc.receive_quota_bytes / 4}), 0,
+      grpc.receive_quota_bytes);
   grpc.max_concurrent_streams = static_cast<int>(check.Range(
       "max_concurrent_streams", absl::GetFlag(FLAGS_max_concurrent_streams), 1, kMaxCount));
   grpc.max_stream_requests =

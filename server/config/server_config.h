@@ -23,8 +23,9 @@ struct ServerConfig {
   SpanLogOptions spans;  // without the version
   std::string metrics_listen;
   bool record_metrics = true;
-  std::string port_file;  // empty: none is written
-  int processes = 1;      // that share grpc.listen; 0: one for each GPU
+  std::string port_file;             // empty: none is written
+  int64_t receive_memory_bytes = 0;  // page-locked, that gRPC receives in; 0: none
+  int processes = 1;                 // that share grpc.listen; 0: one for each GPU
 };
 
 /// Builds the configuration from the flags' current values (see SetFlags).

@@ -39,20 +39,24 @@ int64_t Place(const NormProblem& problem, TensorRoleSet roles, int64_t end,
   return end;
 }
 
-/// Whether every job of the segment holds this input in page-locked memory.
-bool IsPageLocked(const BatchSegment& segment, const Batch& batch, TensorRole role) {
+/// Whether every job of the segment holds so many bytes of this input in page-locked memory.
+bool StaysInPlace(const BatchSegment& segment, const Batch& batch, TensorRole role,
+                  int64_t direct_bytes) {
   const auto jobs = JobsOf(segment, batch);
-  return std::all_of(jobs.begin(), jobs.end(), [role](const auto& job) {
-    return job->inputs[static_cast<size_t>(role)].page_locked;
+  return std::all_of(jobs.begin(), jobs.end(), [role, direct_bytes](const auto& job) {
+    const InputTensor& input = job->inputs[static_cast<size_t>(role)];
+    return input.page_locked && input.size_bytes >= direct_bytes;
   });
 }
 
-/// The inputs of the segment that are page-locked, or those that are not.
-TensorRoleSet InputsOf(const BatchSegment& segment, const Batch& batch, bool page_locked) {
+/// The inputs of the segment that stay in place, or those that do not.
+TensorRoleSet InputsOf(const BatchSegment& segment, const Batch& batch, bool direct,
+                       int64_t direct_bytes) {
   TensorRoleSet roles;
   for (int i = 0; i < kTensorRoleCount; ++i) {
     const auto role = static_cast<TensorRole>(i);
-    if (segment.problem.inputs.Has(role) && IsPageLocked(segment, batch, role) == page_locked) {
+    if (segment.problem.inputs.Has(role) &&
+        StaysInPlace(segment, batch, role, direct_bytes) == direct) {
       roles.Add(role);
     }
   }
@@ -88,7 +92,7 @@ int64_t BytesUpTo(const Batch& batch, int64_t limit) {
   return bytes;
 }
 
-void MakeBatchLayout(const Batch& batch, BatchLayout& layout) {
+void MakeBatchLayout(const Batch& batch, int64_t direct_bytes, BatchLayout& layout) {
   layout.segments.clear();
   layout.output_bytes = 0;
   size_t first_job = 0;
@@ -107,11 +111,12 @@ void MakeBatchLayout(const Batch& batch, BatchLayout& layout) {
     add(static_cast<size_t>(jobs));
   }
   int64_t end = 0;
-  for (const bool page_locked : {false, true}) {
+  for (const bool direct : {false, true}) {
     for (BatchSegment& segment : layout.segments) {
-      end = Place(segment.problem, InputsOf(segment, batch, page_locked), end, segment.inputs);
+      end = Place(segment.problem, InputsOf(segment, batch, direct, direct_bytes), end,
+                  segment.inputs);
     }
-    (page_locked ? layout.input_bytes : layout.gathered_bytes) = end;
+    (direct ? layout.input_bytes : layout.gathered_bytes) = end;
   }
 }
 

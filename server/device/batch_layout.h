@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <vector>
 
@@ -34,8 +35,8 @@ struct BatchSegment {
 /// the same whether its rows come from one job or many, and whatever lies beside it.
 struct BatchLayout {
   std::vector<BatchSegment> segments;
-  // Of the input slab: first what is gathered on the host, then tensors that are page-locked where
-  // they lie, in every job of their segment.
+  // Of the input slab: first what is gathered on the host, then tensors that stay in page-locked
+  // memory until a device copies them, in every job of their segment.
   int64_t gathered_bytes = 0;
   int64_t input_bytes = 0;
   int64_t output_bytes = 0;
@@ -48,8 +49,11 @@ struct BatchLayout {
 /// ProblemBytes of the jobs, as far as they are not beyond `limit`.
 int64_t BytesUpTo(const Batch& batch, int64_t limit);
 
-/// Overwrites `layout`, whose memory is used again.
-void MakeBatchLayout(const Batch& batch, BatchLayout& layout);
+inline constexpr int64_t kGatherAll = std::numeric_limits<int64_t>::max();
+
+/// Overwrites `layout`, whose memory is used again. Inputs that are page-locked stay where they lie
+/// if they have at least `direct_bytes`.
+void MakeBatchLayout(const Batch& batch, int64_t direct_bytes, BatchLayout& layout);
 
 absl::Span<const std::unique_ptr<Job>> JobsOf(const BatchSegment& segment, const Batch& batch);
 

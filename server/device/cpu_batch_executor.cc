@@ -135,17 +135,16 @@ void CpuBatchExecutor::RunBatch(Batch& batch, Scratch& scratch) {
 
 absl::Status CpuBatchExecutor::Compute(Batch& batch, Scratch& scratch) {
   BatchLayout& layout = scratch.layout;
-  MakeBatchLayout(batch, layout);
+  // What a job brings is used first, and its inputs there are read where they are.
+  const JobMemory* const brought = BroughtMemory(batch);
+  MakeBatchLayout(batch, brought != nullptr ? 0 : kGatherAll, layout);
   ThreadPool& threads =
       layout.problem_bytes() < options_.parallel_bytes ? scratch.own_thread : kernel_threads_;
   const auto start = SteadyClock::now();
 
-  // Alone, a job's page-locked inputs are read where they are.
-  const Job* in_place = batch.jobs.size() == 1 && CheckInputSizes(*batch.jobs.front()).ok()
+  const Job* in_place = brought != nullptr && CheckInputSizes(*batch.jobs.front()).ok()
                             ? batch.jobs.front().get()
                             : nullptr;
-  // What a job brings is used first.
-  const JobMemory* const brought = BroughtMemory(batch);
   JobMemory memory = brought != nullptr ? *brought : JobMemory();
   const int64_t gathered_bytes = in_place != nullptr ? layout.gathered_bytes : layout.input_bytes;
   const auto lease = [this](int64_t bytes, std::shared_ptr<std::byte>& part) {

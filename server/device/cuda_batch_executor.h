@@ -61,17 +61,17 @@ struct CudaBatchExecutorOptions {
   MemorySource device_memory;
 };
 
-/// Stages:    a slot's thread, or for a small batch on an idle device the one that calls Start or
-///            Run, leases memory, gathers the inputs into pinned memory, with helpers where they are
-///            large, and enqueues the copy in (chunk by chunk, while it gathers), the kernels and the
-///            copy out. Small batches stay in pinned memory and are not copied; large mergeable ones go
-///            through an idle device in slices (CudaWays). One thread per GPU polls for the end of
-///            the batches in flight and calls `done`; Run's caller does that first for its own.
+/// Stages:    a slot's thread, or for a small batch on an idle device whose memory lies free the one
+///            that calls Start or Run, leases memory, gathers the inputs into pinned memory, with
+///            helpers where they are large, and enqueues the copy in (chunk by chunk, while it
+///            gathers), the kernels and the copy out. Small batches stay in pinned memory and are not
+///            copied; large mergeable ones go through an idle device in slices (CudaWays). One thread
+///            per GPU polls for the end of the batches in flight and calls `done`; Run's caller does
+///            that first for its own, unless it failed.
 /// Memory:    device memory and pinned inputs return to their pools before `done`; pinned outputs
 ///            when the last copy of their owner goes. A batch waits, on a slot's thread, for device
-///            memory that others in flight hold. No allocation while sizes repeat, no
-///            device-wide synchronization; neither they nor a failure's synchronization on the
-///            thread that calls Start or Run.
+///            memory that others in flight hold. No device-wide synchronization, no allocation while
+///            sizes repeat, and none ever on the thread that calls Start or Run.
 /// Errors:    out of memory is RESOURCE_EXHAUSTED, a refused call INTERNAL, both for that batch
 ///            alone. An error that poisons the context makes the device unhealthy for good: the
 ///            batch that met it ends INTERNAL, every other one UNAVAILABLE.

@@ -11,6 +11,7 @@
 #include "norm/cuda/device_info.h"
 #include "server/device/cuda_batch_executor.h"
 #include "server/device/cuda_copy_bandwidth.h"
+#include "server/device/cuda_memory.h"
 #include "server/device/kernel_status.h"
 #include "server/device/nvml_device.h"
 
@@ -100,6 +101,10 @@ absl::StatusOr<std::unique_ptr<BatchExecutor>> MakeCudaExecutor(const DeviceFact
     }
   }
   return CudaBatchExecutor::Create(cuda, metrics);
+}
+
+absl::StatusOr<std::shared_ptr<std::byte>> MakePageLockedMemory(int64_t bytes) {
+  return PinnedMemory()(bytes);
 }
 
 }  // namespace norm::server

@@ -1,6 +1,8 @@
 // The CUDA side of the device registry; a build without CUDA has one that finds nothing.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 
 #include "absl/status/statusor.h"
@@ -15,5 +17,8 @@ absl::StatusOr<std::unique_ptr<BatchExecutor>> MakeCudaExecutor(const DeviceFact
                                                                 int device_index,
                                                                 const DeviceOptions& options,
                                                                 Metrics& metrics);
+
+/// Page-locked for every GPU of the process.
+absl::StatusOr<std::shared_ptr<std::byte>> MakePageLockedMemory(int64_t bytes);
 
 }  // namespace norm::server

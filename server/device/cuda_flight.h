@@ -28,6 +28,9 @@ struct CudaWays {
   // Up to this kernels read a copy in device memory, and still write the results to pinned memory:
   // two commands on one stream, 54 us instead of 63 for [16, 4096] bf16.
   int64_t mapped_output_bytes = int64_t{1} << 20;
+  // Page-locked inputs of at least this are copied to the device from where they lie, which may be
+  // many runs; smaller ones are sooner gathered.
+  int64_t direct_bytes = int64_t{64} << 10;
   // Mergeable problems of at least this that have the device to themselves are computed in slices
   // of slice_bytes (inputs and outputs), so that the copy out of one runs beside the copy in of the
   // next. Beside other batches that happens anyway, and whole copies are faster.
@@ -90,6 +93,7 @@ class CudaFlight {
   TensorPointers PointToSlice(int slice) const;
 
   CudaSlot slot_;
+  CudaCopyList copies_;
   const CudaFlightResources resources_;
   BatchLayout layout_;
   GatherPlan plan_;
@@ -97,6 +101,7 @@ class CudaFlight {
   RowSlices slices_;
   Way way_ = Way::kStaged;
   LeaseMode mode_ = LeaseMode::kAllocates;
+  bool alone_ = false;
   size_t workspace_bytes_ = 0;
   std::shared_ptr<std::byte> pinned_input_;
   std::shared_ptr<std::byte> pinned_output_;

@@ -104,6 +104,13 @@ std::vector<BatchExecutor*> DeviceRegistry::executors() const {
   return executors;
 }
 
+absl::StatusOr<std::shared_ptr<std::byte>> DeviceRegistry::PageLockedMemory(int64_t bytes) const {
+  const bool cuda = std::any_of(devices_.begin(), devices_.end(), [](const DeviceFacts& device) {
+    return device.kind == DeviceKind::kCuda;
+  });
+  return cuda ? MakePageLockedMemory(bytes) : std::shared_ptr<std::byte>();
+}
+
 bool DeviceRegistry::any_healthy() const {
   return std::any_of(executors_.begin(), executors_.end(),
                      [](const auto& executor) { return executor->healthy(); });

@@ -1,6 +1,7 @@
 // Which devices this process computes on, and their executors.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -71,6 +72,9 @@ class DeviceRegistry {
   /// In the order of devices().
   std::vector<BatchExecutor*> executors() const;
   bool healthy(size_t device) const { return executors_[device]->healthy(); }
+  /// Host memory that every GPU of devices() copies from and to at full speed; null where there is
+  /// none. It may outlive the registry. RESOURCE_EXHAUSTED when the system has too little.
+  absl::StatusOr<std::shared_ptr<std::byte>> PageLockedMemory(int64_t bytes) const;
   /// Whether any device is.
   bool any_healthy() const;
 

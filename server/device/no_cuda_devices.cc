@@ -11,4 +11,8 @@ absl::StatusOr<std::unique_ptr<BatchExecutor>> MakeCudaExecutor(const DeviceFact
   return absl::UnimplementedError("this build has no CUDA backend");
 }
 
+absl::StatusOr<std::shared_ptr<std::byte>> MakePageLockedMemory(int64_t) {
+  return absl::UnimplementedError("this build has no CUDA backend");
+}
+
 }  // namespace norm::server

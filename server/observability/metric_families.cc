@@ -325,6 +325,14 @@ void CollectReaders(const Metrics::Impl& m, std::vector<MetricFamily>& out) {
     AddOneGauge("normd_connections", "Open connections to the gRPC port",
                 static_cast<double>(*connections), out);
   }
+  if (const std::optional<MemoryUse> use = m.ReceiveMemory(); use.has_value()) {
+    MetricFamily memory =
+        Family("normd_receive_memory_bytes", "Page-locked memory that messages are received in",
+               MetricType::Gauge);
+    AddGauge(memory, {{"state", "used"}}, static_cast<double>(use->used_bytes));
+    AddGauge(memory, {{"state", "free"}}, static_cast<double>(use->free_bytes));
+    out.push_back(std::move(memory));
+  }
   MetricFamily age =
       Family("normd_gpu_reading_age_seconds",
              "Since the driver last told of the card; grows while it hangs", MetricType::Gauge);

@@ -52,6 +52,16 @@ std::optional<int64_t> Metrics::Impl::Connections() const {
   return read();
 }
 
+std::optional<MemoryUse> Metrics::Impl::ReceiveMemory() const {
+  std::function<MemoryUse()> read;
+  {
+    const std::lock_guard lock(readers_mutex);
+    read = read_receive_memory;
+  }
+  if (!read) return std::nullopt;
+  return read();
+}
+
 size_t ThreadNumber() {
   static std::atomic<size_t> threads{0};
   static thread_local size_t mine = threads.fetch_add(1, std::memory_order_relaxed);
@@ -186,6 +196,11 @@ std::vector<std::string> Metrics::StopGpuReaders(absl::Duration patience) {
 void Metrics::SetConnectionsReader(std::function<int64_t()> read) {
   const std::lock_guard lock(impl_->readers_mutex);
   impl_->read_connections = std::move(read);
+}
+
+void Metrics::SetReceiveMemoryReader(std::function<MemoryUse()> read) {
+  const std::lock_guard lock(impl_->readers_mutex);
+  impl_->read_receive_memory = std::move(read);
 }
 
 void Metrics::SetQueue(int64_t requests, int64_t in_flight_requests, int64_t in_flight_bytes) {

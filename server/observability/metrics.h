@@ -72,6 +72,12 @@ struct ExecutionRecord {
   absl::Duration kernel_time;
 };
 
+/// Of memory that is set aside.
+struct MemoryUse {
+  int64_t used_bytes = 0;
+  int64_t free_bytes = 0;
+};
+
 /// What a device may take, for gauges that usage is compared with.
 struct DeviceLimits {
   int slots = 0;
@@ -147,6 +153,8 @@ class Metrics {
   std::vector<std::string> StopGpuReaders(absl::Duration patience);
   /// How many connections are open: called by each scrape, several at once; must not block.
   void SetConnectionsReader(std::function<int64_t()> read);
+  /// The same for page-locked memory that messages are received in.
+  void SetReceiveMemoryReader(std::function<MemoryUse()> read);
 
   // Gauges, set by their owners.
   void SetQueue(int64_t requests, int64_t in_flight_requests, int64_t in_flight_bytes);

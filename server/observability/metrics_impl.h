@@ -198,6 +198,8 @@ class Metrics::Impl : public prometheus::Collectable {
   std::vector<GpuPoller*> Gpus() const ABSL_LOCKS_EXCLUDED(readers_mutex);
   /// How many are open, as their owner says now; nothing without an owner.
   std::optional<int64_t> Connections() const ABSL_LOCKS_EXCLUDED(readers_mutex);
+  /// The same of the memory that messages are received in.
+  std::optional<MemoryUse> ReceiveMemory() const ABSL_LOCKS_EXCLUDED(readers_mutex);
 
   Totals totals() const;
 
@@ -227,6 +229,7 @@ class Metrics::Impl : public prometheus::Collectable {
   /// By device; empty for those that have no card. Never taken away: pointers stay good.
   std::vector<std::unique_ptr<GpuPoller>> gpus ABSL_GUARDED_BY(readers_mutex);
   std::function<int64_t()> read_connections ABSL_GUARDED_BY(readers_mutex);
+  std::function<MemoryUse()> read_receive_memory ABSL_GUARDED_BY(readers_mutex);
 };
 
 }  // namespace norm::server

@@ -22,7 +22,9 @@ namespace norm::server {
 struct InputTensor {
   std::vector<absl::Span<const std::byte>> runs;
   int64_t size_bytes = 0;
-  bool page_locked = false;  // all of it, in one run: it is taken from where it lies
+  // All of it: a GPU copies the runs from where they lie. In memory that the job brings, one run at
+  // a multiple of 256 bytes, and the CPU reads it there.
+  bool page_locked = false;
 };
 
 /// Memory of an executor that a job brings along, so that its batch, which is that job alone, needs

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "server/scheduler/row_split.h"
 #include "server/transport/field_error.h"
+#include "server/transport/receive_memory.h"
 
 namespace norm::server {
 namespace {
@@ -116,6 +117,10 @@ RowQueue::Owners RowQueue::Take(int64_t rows, std::array<InputTensor, kTensorRol
     rows -= count;
     entry.rows -= count;
     if (entry.rows == 0) entries_.pop_front();
+  }
+  for (const RowColumn& column : columns_) {
+    InputTensor& input = (*inputs)[static_cast<size_t>(column.role)];
+    input.page_locked = LiesInReceiveMemory(input.runs);
   }
   return owners;
 }

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "server/scheduler/row_split.h"
 #include "server/transport/field_error.h"
+#include "server/transport/receive_memory.h"
 
 namespace norm::server {
 namespace {
@@ -169,6 +170,7 @@ absl::StatusOr<CheckedTensor> JobBuilder::Take(TensorRole role) {
   InputTensor& input = job_->inputs[static_cast<size_t>(role)];
   input.runs = checked->payload->runs;
   input.size_bytes = checked->payload->size_bytes;
+  input.page_locked = LiesInReceiveMemory(input.runs);
   problem().inputs.Add(role);
   return checked;
 }

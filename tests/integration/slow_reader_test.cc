@@ -166,7 +166,9 @@ TEST(SlowReaderTest, AStreamOfEchoesIsBrokenOffWhenItTakesTooLong) {
   const auto echo = norm::v1::EchoService::NewStub(server.server().Connect());
   grpc::ClientContext context;
   const auto stream = echo->EchoStream(&context);
-  for (int i = 0; i < 3; ++i) ASSERT_TRUE(stream->Write(LargeEcho()));
+  ASSERT_TRUE(stream->Write(LargeEcho()));
+  // The end may come before the last of them, on a slow machine.
+  for (int i = 0; i < 2; ++i) (void)stream->Write(LargeEcho());
   ASSERT_TRUE(server.Shows("normd_write_timeouts_total 1"));
   server.ExpectNothingLeft();
   norm::v1::EchoMessage response;

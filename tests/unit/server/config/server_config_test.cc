@@ -96,6 +96,7 @@ TEST_F(ServerConfigTest, EveryRoomGetsItsOptions) {
   EXPECT_EQ(config->grpc.threads, 3);
   EXPECT_EQ(config->grpc.max_message_bytes, 64 << 20);
   EXPECT_EQ(config->grpc.receive_quota_bytes, 1 << 30);
+  EXPECT_EQ(config->receive_memory_bytes, 256 << 20) << "a quarter of it";
   EXPECT_EQ(config->grpc.max_stream_requests, 9);
   EXPECT_EQ(config->grpc.max_stream_uploads, 3);
   EXPECT_EQ(config->grpc.stream_window_bytes, 5 << 20);
@@ -120,6 +121,18 @@ TEST_F(ServerConfigTest, EveryRoomGetsItsOptions) {
   EXPECT_EQ(config->port_file, "/tmp/p");
 }
 
+TEST_F(ServerConfigTest, ReceiveMemoryIsAPartOfTheQuotaOrNone) {
+  for (const auto& [argument, bytes] :
+       {std::pair("--receive_memory_bytes=0", int64_t{0}),
+        std::pair("--receive_memory_bytes=4GiB", int64_t{4} << 30),
+        std::pair("--receive_quota_bytes=2GiB", int64_t{1} << 29)}) {
+    const absl::FlagSaver restore_after_this_case;
+    auto config = Read({argument});
+    ASSERT_TRUE(config.ok()) << config.status();
+    EXPECT_EQ(config->receive_memory_bytes, bytes) << argument;
+  }
+}
+
 TEST_F(ServerConfigTest, ErrorsNameFlagRuleAndValueInOneLine) {
   struct Case {
     const char* argument;
@@ -138,6 +151,7 @@ TEST_F(ServerConfigTest, ErrorsNameFlagRuleAndValueInOneLine) {
       {"--max_message_bytes=-5", "--max_message_bytes", "'-5'"},
       {"--max_message_bytes=5 parsecs", "--max_message_bytes", "'5 parsecs'"},
       {"--receive_quota_bytes=2MiB", "--receive_quota_bytes", "got 2MiB"},
+      {"--receive_memory_bytes=5GiB", "--receive_memory_bytes", "got 5GiB"},
       {"--max_in_flight_bytes=1MiB", "--max_in_flight_bytes", "got 1MiB"},
       {"--drain_timeout=-1s", "--drain_timeout", "got -1s"},
       {"--write_timeout=0", "--write_timeout", "got 0"},

@@ -29,7 +29,7 @@ TensorPlace PlaceOf(const std::array<TensorPlace, kTensorRoleCount>& places, Rol
 
 BatchLayout LayoutOf(const Batch& batch) {
   BatchLayout layout;
-  MakeBatchLayout(batch, layout);
+  MakeBatchLayout(batch, 0, layout);
   return layout;
 }
 

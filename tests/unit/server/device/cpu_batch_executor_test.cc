@@ -36,7 +36,7 @@ int64_t WorkspaceOfABatch(const NormProblem& problem) {
   Batch batch;
   batch.jobs.push_back(test::JobBuilder(problem).Build(nullptr));
   BatchLayout layout;
-  MakeBatchLayout(batch, layout);
+  MakeBatchLayout(batch, 0, layout);
   const MemorySource memory = HostMemory();
   const auto inputs = *memory(layout.input_bytes);
   const auto outputs = *memory(layout.output_bytes);

@@ -43,7 +43,7 @@ Planned Plan(const NormProblem& problem, size_t run_bytes, const GatherOptions& 
   for (const Role role : page_locked) {
     planned.batch.jobs[0]->inputs[static_cast<size_t>(role)].page_locked = true;
   }
-  MakeBatchLayout(planned.batch, planned.layout);
+  MakeBatchLayout(planned.batch, 0, planned.layout);
   PlanGather(planned.batch, planned.layout, options, planned.plan);
   return planned;
 }

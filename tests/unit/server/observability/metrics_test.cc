@@ -199,8 +199,8 @@ TEST(MetricsTest, WithoutRecordingOnlyGaugesMove) {
 TEST(MetricsTest, WhatOnlyAGpuMovesIsThereForGpusOnly) {
   Metrics metrics({"cpu", "cuda:0"}, {});
   metrics.SetDeviceLimits(0, {.slots = 2, .pinned_pool_bytes = 100});
-  for (const char* absent :
-       {"normd_device_pool_bytes", "normd_cuda_errors_total", "nv_gpu_", "normd_connections"}) {
+  for (const char* absent : {"normd_device_pool_bytes", "normd_cuda_errors_total", "nv_gpu_",
+                             "normd_connections", "normd_receive_memory_bytes"}) {
     EXPECT_EQ(Scrape(metrics).find(absent), std::string::npos) << absent;
   }
   metrics.SetDeviceLimits(1, {.slots = 3, .pinned_pool_bytes = 200, .device_pool_bytes = 300});
@@ -221,8 +221,13 @@ TEST(MetricsTest, ConnectionsAreCountedAtEachScrape) {
   Metrics metrics({"cuda:0"}, {});
   int64_t connections = 0;
   metrics.SetConnectionsReader([&connections] { return ++connections; });
+  metrics.SetReceiveMemoryReader(
+      [&connections] { return MemoryUse{.used_bytes = 10 * connections, .free_bytes = 7}; });
   Scrape(metrics);
-  EXPECT_EQ(ValueOf(Scrape(metrics), "normd_connections"), 2);
+  const std::string text = Scrape(metrics);
+  EXPECT_EQ(ValueOf(text, "normd_connections"), 2);
+  EXPECT_EQ(ValueOf(text, "normd_receive_memory_bytes{state=\"used\"}"), 20);
+  EXPECT_EQ(ValueOf(text, "normd_receive_memory_bytes{state=\"free\"}"), 7);
 }
 
 TEST(MetricsTest, CardsHaveWhatTheirDriverTells) {
