@@ -101,6 +101,7 @@ class CudaFlight {
   RowSlices slices_;
   Way way_ = Way::kStaged;
   LeaseMode mode_ = LeaseMode::kAllocates;
+  bool alone_ = false;
   size_t workspace_bytes_ = 0;
   std::shared_ptr<std::byte> pinned_input_;
   std::shared_ptr<std::byte> pinned_output_;

@@ -18,14 +18,15 @@ Status AddElapsed(const cuda::Event& from, const cuda::Event& to, absl::Duration
 }  // namespace
 
 CudaSlot::CudaSlot(std::vector<cuda::Stream> streams, std::vector<cuda::Event> events,
-                   std::vector<KernelEvents> kernels)
+                   std::vector<KernelEvents> kernels, cuda::Event mapped_end)
     : copy_in_(std::move(streams[0])),
       compute_(std::move(streams[1])),
       copy_out_(std::move(streams[2])),
       start_(std::move(events[0])),
       copied_in_(std::move(events[1])),
       end_(std::move(events[2])),
-      kernels_(std::move(kernels)) {}
+      kernels_(std::move(kernels)),
+      mapped_end_(std::move(mapped_end)) {}
 
 Result<CudaSlot> CudaSlot::Create(int device) {
   std::vector<cuda::Stream> streams;
@@ -44,7 +45,10 @@ Result<CudaSlot> CudaSlot::Create(int device) {
   for (size_t i = 3; i < events.size(); i += 2) {
     kernels.push_back({std::move(events[i]), std::move(events[i + 1])});
   }
-  return CudaSlot(std::move(streams), std::move(events), std::move(kernels));
+  Result<cuda::Event> mapped_end = cuda::Event::Create(device, cuda::EventTiming::kDisabled);
+  NORM_RETURN_IF_ERROR(mapped_end.status());
+  return CudaSlot(std::move(streams), std::move(events), std::move(kernels),
+                  std::move(mapped_end).value());
 }
 
 Status CudaSlot::Begin() {
@@ -74,8 +78,9 @@ Status CudaSlot::CopyOut(void* host, const void* device_memory, size_t size_byte
 
 Status CudaSlot::End() { return end_.Record(copy_out_.view()); }
 
-Status CudaSlot::BeginMapped() {
+Status CudaSlot::BeginMapped(MappedTimes times) {
   mapped_ = true;
+  mapped_times_ = times;
   copies_mapped_ = false;
   slices_ = 1;
   return Status();
@@ -88,14 +93,32 @@ Status CudaSlot::CopyInMapped(CudaCopyList& copies) {
   return copies.Enqueue(compute_.view());
 }
 
-Status CudaSlot::BeginMappedKernel() { return kernels_[0].begin.Record(compute_.view()); }
+Status CudaSlot::BeginMappedKernel() {
+  if (mapped_times_ == MappedTimes::kEvents) {
+    return kernels_[0].begin.Record(compute_.view());
+  }
+  launch_ = std::chrono::steady_clock::now();
+  return Status();
+}
 
-Status CudaSlot::EndMapped() { return kernels_[0].end.Record(compute_.view()); }
+Status CudaSlot::EndMapped() {
+  cuda::Event& end = mapped_times_ == MappedTimes::kEvents ? kernels_[0].end : mapped_end_;
+  return end.Record(compute_.view());
+}
 
-Result<bool> CudaSlot::IsDone() const { return mapped_ ? kernels_[0].end.IsDone() : end_.IsDone(); }
+Result<bool> CudaSlot::IsDone() const {
+  if (!mapped_) {
+    return end_.IsDone();
+  }
+  return mapped_times_ == MappedTimes::kEvents ? kernels_[0].end.IsDone() : mapped_end_.IsDone();
+}
 
 Result<BatchTimes> CudaSlot::Times() const {
   BatchTimes times;
+  if (mapped_ && mapped_times_ == MappedTimes::kClock) {
+    times.kernel = absl::FromChrono(std::chrono::steady_clock::now() - launch_);
+    return times;
+  }
   for (size_t i = 0; i < slices_; ++i) {
     NORM_RETURN_IF_ERROR(AddElapsed(kernels_[i].begin, kernels_[i].end, times.kernel));
   }

@@ -1,7 +1,9 @@
 // The streams and events that carry one batch at a time through a GPU.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "norm/cuda/event.h"
@@ -19,10 +21,15 @@ namespace norm::server {
 ///          EndKernel, CopyOut any number of times; then End. Each step of a slice starts on the
 ///          device when the one before is done.
 /// Mapped:  BeginMapped, CopyInMapped where kernels do not read host memory, BeginMappedKernel, work
-///          on compute(), which writes host memory, EndMapped. All on one stream.
+///          on compute(), which writes host memory, EndMapped. All on one stream. Without copies its
+///          times may come from this host's clock: the end is seen sooner.
 /// Threads: one at a time; its device must be current. None of the calls but Synchronize blocks.
 class CudaSlot {
  public:
+  /// What tells how long a mapped batch's kernels took: events that carry the device's time around
+  /// them, or from the launch until Times is asked.
+  enum class MappedTimes : uint8_t { kEvents, kClock };
+
   /// Slices of one batch.
   static constexpr int kMaxSlices = 32;
 
@@ -36,7 +43,7 @@ class CudaSlot {
   Status CopyOut(void* host, const void* device_memory, size_t size_bytes);
   Status End();
 
-  Status BeginMapped();
+  Status BeginMapped(MappedTimes times);
   Status CopyInMapped(CudaCopyList& copies);
   Status BeginMappedKernel();
   Status EndMapped();
@@ -56,7 +63,7 @@ class CudaSlot {
   };
 
   CudaSlot(std::vector<cuda::Stream> streams, std::vector<cuda::Event> events,
-           std::vector<KernelEvents> kernels);
+           std::vector<KernelEvents> kernels, cuda::Event mapped_end);
 
   cuda::Stream copy_in_;
   cuda::Stream compute_;
@@ -68,6 +75,9 @@ class CudaSlot {
   size_t slices_ = 0;                  // of the batch so far
   bool mapped_ = false;
   bool copies_mapped_ = false;  // a mapped batch with CopyInMapped
+  MappedTimes mapped_times_ = MappedTimes::kEvents;
+  cuda::Event mapped_end_;                        // of kClock: without a time
+  std::chrono::steady_clock::time_point launch_;  // likewise
 };
 
 }  // namespace norm::server

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "server/scheduler/brief_lock.h"
 #include "server/scheduler/job_completion.h"
 #include "server/scheduler/submitting.h"
 
@@ -86,7 +87,7 @@ absl::Status BatchingScheduler::Submit(std::unique_ptr<Job>& job) {
   Effects effects;
   absl::Status status;
   {
-    std::lock_guard lock(mutex_);
+    BriefLock lock(mutex_);
     const size_t device = FreeDevice(*job);
     const bool waits = device == devices_.size() || gathers;
     status = CheckJob(*job, now);
@@ -122,7 +123,7 @@ void BatchingScheduler::WaitInQueue(std::unique_ptr<Job> job) {
   }
   Effects effects;
   {
-    std::lock_guard lock(mutex_);
+    BriefLock lock(mutex_);
     --filing_jobs_;
     absl::Time hold_until = absl::InfinitePast();
     if (keys.has_value() && options_.max_queue_delay > absl::ZeroDuration()) {
@@ -133,8 +134,7 @@ void BatchingScheduler::WaitInQueue(std::unique_ptr<Job> job) {
     const absl::Time order_time = OrderTime(*job, job->submitted);
     queue_.Push(std::move(job), std::move(keys), order_time, hold_until);
     if (NextWakeup() < timer_until_) timer_wakeup_.notify_one();
-    // A slot may have freed, or the last healthy device gone, while the key was made.
-    Dispatch(clock_.Now(), effects);
+    if (NeedsDispatch()) Dispatch(clock_.Now(), effects);
   }
   Apply(std::move(effects));
 }
@@ -195,7 +195,7 @@ void BatchingScheduler::Settle(const Job& job) {
 }
 
 void BatchingScheduler::Forget(size_t jobs) {
-  std::lock_guard lock(mutex_);
+  BriefLock lock(mutex_);
   ending_jobs_ -= static_cast<int64_t>(jobs);
   if (Idle()) {
     // With the lock held: whoever waits may destroy the scheduler as soon as it is released.
@@ -299,7 +299,7 @@ void BatchingScheduler::OnBatchDone(size_t device, int64_t bytes, bool express,
   const size_t jobs = batch->jobs.size();
   Effects effects;
   {
-    std::lock_guard lock(mutex_);
+    BriefLock lock(mutex_);
     const absl::Time now = clock_.Now();
     ++devices_[device].free_slots;
     if (!express) ++devices_[device].other_slots;
