@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -60,17 +61,11 @@ inline uint64_t Read(const Counter& counter) { return counter.load(std::memory_o
 
 /// A histogram with fixed bounds. Observe is two additions of integers; the sum is kept in steps of
 /// 1 / kStepsPerUnit.
-template <size_t kBounds, int64_t kStepsPerUnit>
+template <const auto& kBounds, int64_t kStepsPerUnit>
 class AtomicHistogram {
  public:
-  explicit AtomicHistogram(const std::array<double, kBounds>& bounds) : bounds_(&bounds) {}
-
   void Observe(double value) {
-    // Most stages of small requests end below the first bound.
-    const auto bound = value <= bounds_->front()
-                           ? bounds_->begin()
-                           : std::lower_bound(bounds_->begin() + 1, bounds_->end(), value);
-    counts_[static_cast<size_t>(bound - bounds_->begin())].fetch_add(1, std::memory_order_relaxed);
+    counts_[Bucket(value)].fetch_add(1, std::memory_order_relaxed);
     sum_.fetch_add(static_cast<uint64_t>(std::max(0.0, value) * kStepsPerUnit),
                    std::memory_order_relaxed);
   }
@@ -78,26 +73,48 @@ class AtomicHistogram {
   /// Adds this histogram to `total`, which is empty or of the same bounds.
   void AddTo(prometheus::ClientMetric::Histogram& total) const {
     if (total.bucket.empty()) {
-      for (const double bound : *bounds_) total.bucket.push_back({0, bound});
+      for (const double bound : kBounds) total.bucket.push_back({0, bound});
     }
     uint64_t cumulative = 0;
-    for (size_t i = 0; i < kBounds; ++i) {
+    for (size_t i = 0; i < kBounds.size(); ++i) {
       cumulative += Read(counts_[i]);
       total.bucket[i].cumulative_count += cumulative;
     }
-    total.sample_count += cumulative + Read(counts_[kBounds]);
+    total.sample_count += cumulative + Read(counts_[kBounds.size()]);
     total.sample_sum += static_cast<double>(Read(sum_)) / kStepsPerUnit;
   }
 
  private:
-  const std::array<double, kBounds>* bounds_;
-  std::array<Counter, kBounds + 1> counts_{};
+  /// The power of two at or below a positive value.
+  static constexpr int Power(double value) {
+    return static_cast<int>(std::bit_cast<uint64_t>(value) >> 52U) - 1023;
+  }
+  static constexpr int kLowest = Power(kBounds.front());
+  static constexpr int kPowers = Power(kBounds.back()) - kLowest + 2;  // the last holds no bound
+
+  /// For each power of two how many bounds are below it: what is in it needs few steps from there.
+  static constexpr std::array<uint8_t, kPowers> kBelow = [] {
+    std::array<uint8_t, kPowers> below{};
+    for (const double bound : kBounds) {
+      for (int power = Power(bound) + 1; power < kLowest + kPowers; ++power)
+        ++below[static_cast<size_t>(power - kLowest)];
+    }
+    return below;
+  }();
+
+  /// The first bound that is not below the value.
+  static size_t Bucket(double value) {
+    if (value <= kBounds.front()) return 0;
+    size_t bucket = kBelow[static_cast<size_t>(std::min(Power(value) - kLowest, kPowers - 1))];
+    while (bucket < kBounds.size() && kBounds[bucket] < value) ++bucket;
+    return bucket;
+  }
+
+  std::array<Counter, kBounds.size() + 1> counts_{};
   Counter sum_{0};
 };
 
-struct LatencyHistogram : AtomicHistogram<kLatencyBounds.size(), 1'000'000'000> {
-  LatencyHistogram() : AtomicHistogram(kLatencyBounds) {}
-};
+using LatencyHistogram = AtomicHistogram<kLatencyBounds, 1'000'000'000>;
 
 /// 0, 1, 2, ... in the order in which threads first ask.
 size_t ThreadNumber();
@@ -157,9 +174,9 @@ struct BatchCounters {
   std::array<Counter, kKinds> rows{};
   std::array<Counter, kKinds> kernel_bytes{};
   std::array<Counter, kKinds> kernel_ns{};
-  AtomicHistogram<kRatioBounds.size(), 1'000'000> bandwidth_ratio{kRatioBounds};
-  AtomicHistogram<kBatchRequestBounds.size(), 1> batch_requests{kBatchRequestBounds};
-  AtomicHistogram<kBatchRowBounds.size(), 1> batch_rows{kBatchRowBounds};
+  AtomicHistogram<kRatioBounds, 1'000'000> bandwidth_ratio;
+  AtomicHistogram<kBatchRequestBounds, 1> batch_requests;
+  AtomicHistogram<kBatchRowBounds, 1> batch_rows;
   std::array<Counter, kMaxCloseReasons> batch_close{};
   Counter bytes_in{0};
   Counter bytes_out{0};

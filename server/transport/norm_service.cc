@@ -118,7 +118,7 @@ class UnaryCall final : public Call {
       return;
     }
     exchange_->RecordEnd(DirectionOf(request_), absl::OkStatus());
-    trace_.Answer(/*ok=*/true);
+    trace_.Answer(absl::OkStatus());
     handed_over_ = context_.clock.Now();
     exchange_->RecordStage(Stage::kEncode, start, handed_over_ - start);
     unsent_.StartWrite(static_cast<int64_t>(bytes->Length()));
@@ -127,7 +127,7 @@ class UnaryCall final : public Call {
 
   void Fail(const absl::Status& status) {
     exchange_->RecordEnd(DirectionOf(request_), status);
-    trace_.Answer(/*ok=*/false);
+    trace_.Answer(status);
     if (const auto pushback = Pushback(status); pushback.has_value()) {
       server_context_.AddTrailingMetadata(kPushbackTrailer,
                                           absl::StrCat(absl::ToInt64Milliseconds(*pushback)));

@@ -39,7 +39,7 @@ class PlainCall {
     span_ = trace_.NewCallSpan(context.clock.Now());
   }
   ~PlainCall() {
-    trace_.Answer(/*ok=*/true);
+    trace_.Answer(absl::OkStatus());
     trace_.Record(std::move(span_), context_.clock.Now());
   }
   PlainCall(const PlainCall&) = delete;

@@ -46,8 +46,11 @@ TEST(NormdProcessTest, ServesAndEndsWithZeroOnSigterm) {
   EXPECT_THAT(normd.Address("metrics"), HasSubstr("127.0.0.1:"));
   auto stub = normd.Connect();
   EXPECT_TRUE(Canary(*stub).ok());
-  EXPECT_THAT(normd.output(), HasSubstr("normd ready grpc=" + normd.Address("grpc") +
-                                        " metrics=" + normd.Address("metrics")));
+  // The port file comes first.
+  EXPECT_TRUE(Await([&] {
+    return absl::StrContains(normd.output(), "normd ready grpc=" + normd.Address("grpc") +
+                                                 " metrics=" + normd.Address("metrics"));
+  })) << normd.output();
   normd.Signal(SIGTERM);
   EXPECT_EQ(normd.Wait(), 0);
   EXPECT_EQ(Canary(*stub).error_code(), grpc::StatusCode::UNAVAILABLE);
@@ -151,8 +154,10 @@ TEST(NormdProcessTest, WithoutAUsableGpuAutoServesWithTheCpuAndSaysWhy) {
     const FakeDriver fake(driver, "7");
     NormdProcess normd({"--device=auto"});
     ASSERT_TRUE(normd.AwaitReady());
-    EXPECT_THAT(normd.output(), testing::AllOf(HasSubstr(said),
-                                               HasSubstr("no usable GPU: the CPU backend serves")));
+    EXPECT_TRUE(Await([&, said = said] {
+      return absl::StrContains(normd.output(), said) &&
+             absl::StrContains(normd.output(), "no usable GPU: the CPU backend serves");
+    })) << normd.output();
     auto stub = normd.Connect();
     EXPECT_TRUE(Canary(*stub).ok());
   }

@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <optional>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "tests/support/http_get.h"
@@ -35,18 +38,36 @@ bool MustBeFlat(const Figure& figure) {
          figure.member != &MemorySample::in_flight_limit;
 }
 
-/// -1 without nvidia-smi.
-double GpuMemory() {
-  std::FILE* const tool =
-      popen("nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits 2>/dev/null", "r");
+/// The sum of the last numbers of those lines of nvidia-smi that begin with `first`; -1 where there
+/// are none.
+double AskDriver(const std::string& query, const std::string& first) {
+  const std::string command = "nvidia-smi " + query + " --format=csv,noheader,nounits 2>/dev/null";
+  std::FILE* const tool = popen(command.c_str(), "r");
   if (tool == nullptr) return -1;
   double sum = -1;
-  for (double one = 0; std::fscanf(tool, "%lf", &one) == 1;) sum = std::max(sum, 0.0) + one;
+  char line[256];
+  while (std::fgets(line, sizeof(line), tool) != nullptr) {
+    const absl::string_view text = absl::StripAsciiWhitespace(line);
+    double one = 0;
+    if (!absl::StartsWith(text, first) ||
+        !absl::SimpleAtod(text.substr(text.find_last_of(' ') + 1), &one)) {
+      continue;
+    }
+    sum = std::max(sum, 0.0) + one;
+  }
   pclose(tool);
   return sum;
 }
 
 }  // namespace
+
+double GpuMemory() {
+  const char* const process = std::getenv("NORMD_PID");
+  const double own = process == nullptr ? -1
+                                        : AskDriver("--query-compute-apps=pid,used_memory",
+                                                    absl::StrCat(process, ","));
+  return own >= 0 ? own : AskDriver("--query-gpu=memory.used", "");
+}
 
 std::optional<MemorySample> ParseMemory(const std::string& metrics_text) {
   MemorySample sample;

@@ -18,10 +18,14 @@ struct MemorySample {
   double rss = 0;
   double pinned = 0;
   double device_pool = 0;
-  double gpu = -1;  // of all processes on all GPUs; negative without nvidia-smi
+  double gpu = -1;  // see GpuMemory
   double in_flight = 0;
   double in_flight_limit = 0;
 };
+
+/// MiB that nvidia-smi counts: of the process whose id NORMD_PID holds (with-normd.sh sets it) where
+/// it lists that one, else of all processes on all GPUs; negative without nvidia-smi.
+double GpuMemory();
 
 /// What /metrics of normd says; nothing where it does not answer. `gpu` is left out.
 std::optional<MemorySample> ParseMemory(const std::string& metrics_text);

@@ -3,9 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "prometheus/text_serializer.h"
 #include "server/observability/metrics.h"
 #include "server/observability/metrics_impl.h"
@@ -58,6 +62,29 @@ TEST(ServerMemoryTest, GrowthIsThatSinceItSettled) {
   }
   samples[2].in_flight = 4.5;
   EXPECT_FALSE(MemoryReport(samples, 1, 0)["within_limits"].get<bool>());
+}
+
+TEST(ServerMemoryTest, GpuMemoryIsThatOfTheServerWhereItIsKnown) {
+  const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / "server_memory";
+  std::filesystem::create_directories(folder);
+  const std::filesystem::path tool = folder / "nvidia-smi";
+  std::ofstream(tool)
+      << "#!/bin/sh\n"
+         "case \"$1\" in\n"
+         "--query-compute-apps=pid,used_memory) printf '12, 500\\n123, 30\\n12, 6\\n' ;;\n"
+         "*) printf '900\\n1000\\n' ;;\n"
+         "esac\n";
+  std::filesystem::permissions(tool, std::filesystem::perms::owner_all);
+  const std::string path = std::getenv("PATH");
+  setenv("PATH", absl::StrCat(folder.string(), ":", path).c_str(), 1);
+  setenv("NORMD_PID", "12", 1);
+  EXPECT_EQ(GpuMemory(), 506);
+  setenv("NORMD_PID", "13", 1);
+  EXPECT_EQ(GpuMemory(), 1900);
+  unsetenv("NORMD_PID");
+  EXPECT_EQ(GpuMemory(), 1900);
+  setenv("PATH", path.c_str(), 1);
+  std::filesystem::remove_all(folder);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // Traces and request ids, from a client's metadata to spans, responses and log lines.
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <set>
 
 #include "norm/v1/echo.grpc.pb.h"
@@ -158,6 +159,9 @@ TEST_F(TracingTest, WhatADrainingServerRefusesHasSpanAndRequestId) {
     return refused.status.error_code() == grpc::StatusCode::UNAVAILABLE;
   }));
   EXPECT_EQ(refused.request_id, "of-a-refused-call");
+  std::set<std::string> made;
+  for (int i = 0; i < 20; ++i) made.insert(Call({}, BadRequest()).request_id);
+  made.erase("");
   server_->gates().before_copy.Open();
   EXPECT_TRUE(first.Await().status.ok());
   EXPECT_TRUE(drained.get().ok());
@@ -172,6 +176,10 @@ TEST_F(TracingTest, WhatADrainingServerRefusesHasSpanAndRequestId) {
     EXPECT_EQ(span.trace_id, TraceId(number));
   }
   EXPECT_EQ(unavailable, 1);
+  // An id that was made for a refused call stands in the log, or is not sent.
+  std::set<std::string> logged;
+  for (const nlohmann::json& line : failures_) logged.insert(line["request_id"]);
+  EXPECT_TRUE(std::includes(logged.begin(), logged.end(), made.begin(), made.end()));
 }
 
 TEST_F(TracingTest, AStreamHasASpanForEachOfItsRequests) {

@@ -37,9 +37,10 @@ void CallTrace::Sample() {
   if (context_.spans->begins_traces() || Sent(tracing::kTraceparent, call_)) (void)Identity();
 }
 
-void CallTrace::Answer(bool ok) {
+void CallTrace::Answer(const absl::Status& status) {
+  const bool failed = !status.ok() && (!absl::IsUnavailable(status) || logged_.load());
   const bool sampled = identity_.has_value() && identity_->sampled;
-  if (ok && !sampled && !Sent(tracing::kRequestId, call_)) return;
+  if (!failed && !sampled && !Sent(tracing::kRequestId, call_)) return;
   call_.AddTrailingMetadata(tracing::kRequestId, Identity().request_id);
 }
 
@@ -86,6 +87,7 @@ void CallTrace::Record(std::unique_ptr<SpanRecord> span, absl::Time end) const {
 void CallTrace::LogFailure(const absl::Status& status, std::optional<uint64_t> stream_request) {
   const std::optional<int64_t> held_back = context_.failures.Admit(status.code());
   if (!held_back.has_value()) return;
+  logged_ = true;
   context_.failures.Write("call failed", method_, status, Identity(), stream_request, *held_back);
 }
 

@@ -1,6 +1,7 @@
 // What responses, log lines and spans say of one call: its request id, its trace, how it ended.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
@@ -33,9 +34,10 @@ class CallTrace {
   /// The method without its service.
   absl::string_view name() const;
 
-  /// Adds the request id to what is sent at the end of a unary call: of one that failed or is
-  /// sampled, or when the client has sent one.
-  void Answer(bool ok);
+  /// Adds the request id to what is sent at the end of a unary call: when the client has sent one,
+  /// the call is sampled, or has failed. Of those that are refused as UNAVAILABLE without one, in great
+  /// numbers, only calls whose line was not held back: an id is of no use that stands nowhere.
+  void Answer(const absl::Status& status);
   /// Adds it to what is sent at the beginning of a stream, always.
   void AnswerStream();
 
@@ -56,6 +58,7 @@ class CallTrace {
   grpc::ServerContext& call_;
   const char* const method_;
   std::optional<CallIdentity> identity_;
+  std::atomic<bool> logged_{false};
 };
 
 /// Adds the request id that the client has sent, if any, to what is sent at the end of the call.

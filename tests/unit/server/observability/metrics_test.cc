@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-
+#include <cmath>
 #include <string>
 #include <thread>
 #include <vector>
@@ -95,6 +95,33 @@ TEST(MetricsTest, LatencyBucketsResolveMicrosecondsAndSeconds) {
   for (size_t i = 1; i < kLatencyBounds.size(); ++i) {
     EXPECT_LE(kLatencyBounds[i], 2.0 * kLatencyBounds[i - 1]);
   }
+}
+
+/// Of values at, beside and between all bounds, and outside: the buckets are those of a search.
+template <const auto& kBounds>
+void ExpectBuckets() {
+  std::vector<double> values = {-1, 0, 1e-300, kBounds.front() / 3, kBounds.back() * 1.5, 1e300};
+  for (const double bound : kBounds) {
+    for (const double value :
+         {std::nextafter(bound, 0), bound, std::nextafter(bound, 1e300), bound * 1.01})
+      values.push_back(value);
+  }
+  for (const double value : values) {
+    AtomicHistogram<kBounds, 1> histogram;
+    histogram.Observe(std::min(value, 1e9));  // sums have 64 bits
+    prometheus::ClientMetric::Histogram total;
+    histogram.AddTo(total);
+    for (size_t i = 0; i < kBounds.size(); ++i)
+      EXPECT_EQ(total.bucket[i].cumulative_count, value <= kBounds[i] ? 1U : 0U) << value;
+    EXPECT_EQ(total.sample_count, 1U) << value;
+  }
+}
+
+TEST(MetricsTest, EachValueFallsIntoTheFirstBucketThatHoldsIt) {
+  ExpectBuckets<kLatencyBounds>();
+  ExpectBuckets<kBatchRequestBounds>();
+  ExpectBuckets<kBatchRowBounds>();
+  ExpectBuckets<kRatioBounds>();
 }
 
 TEST(MetricsTest, KernelBandwidthIsTheShareOfTheCopyBandwidth) {
