@@ -118,8 +118,10 @@ struct Phase {
 
   void Print(const char* name) const {
     std::printf(
-        "%s: %d clients, %lld connections, %.1f s (processors: server %.1f s, clients %.1f s): %lld "
-        "responses (%.0f/s, %.3f GB), %lld refused, %lld errors, %lld wrong, %lld with other bits\n",
+        "%s: %d clients, %lld connections, %.1f s (processors: server %.1f s, clients %.1f s): "
+        "%lld "
+        "responses (%.0f/s, %.3f GB), %lld refused, %lld errors, %lld wrong, %lld with other "
+        "bits\n",
         name, clients, static_cast<long long>(totals.connections), seconds, cpu.server, cpu.clients,
         static_cast<long long>(totals.responses), responses_per_second(),
         static_cast<double>(totals.bytes) * 1e-9, static_cast<long long>(totals.refused),

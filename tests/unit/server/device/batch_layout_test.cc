@@ -89,6 +89,26 @@ TEST(BatchLayoutTest, ConcatenatesRowsAndTakesParametersOnce) {
   EXPECT_THAT(FloatsAt(slab, PlaceOf(layout.segments[0].inputs, Role::kWeight)), ElementsAre(7, 8));
 }
 
+TEST(BatchLayoutTest, PageLockedInputsStayInPlaceIfTheyAreLargeInEveryJob) {
+  // x of 24 and of 48 bytes, weights of 12.
+  Batch batch = BatchOf(
+      {test::JobBuilder(test::RmsNormProblem(2, 3)), test::JobBuilder(test::RmsNormProblem(4, 3))});
+  const auto gathered_bytes = [&batch](int64_t direct_bytes) {
+    BatchLayout layout;
+    MakeBatchLayout(batch, direct_bytes, layout);
+    EXPECT_EQ(layout.input_bytes, 2 * kSlabAlignment);
+    return layout.gathered_bytes;
+  };
+  EXPECT_EQ(gathered_bytes(0), 2 * kSlabAlignment) << "none is page-locked";
+  const auto x = static_cast<size_t>(Role::kX);
+  batch.jobs[0]->inputs[x].page_locked = true;
+  EXPECT_EQ(gathered_bytes(0), 2 * kSlabAlignment) << "only that of one job";
+  batch.jobs[1]->inputs[x].page_locked = true;
+  EXPECT_EQ(gathered_bytes(24), kSlabAlignment) << "the weight";
+  EXPECT_EQ(gathered_bytes(25), 2 * kSlabAlignment) << "one is too small";
+  EXPECT_EQ(gathered_bytes(kGatherAll), 2 * kSlabAlignment);
+}
+
 TEST(BatchLayoutTest, SegmentsLieOneBehindTheOtherEachWithItsParameters) {
   const auto job = [](std::vector<float> x, std::vector<float> weight) {
     return test::JobBuilder(test::RmsNormProblem(static_cast<int64_t>(x.size()) / 2, 2))

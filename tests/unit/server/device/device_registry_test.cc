@@ -57,6 +57,9 @@ TEST(DeviceRegistryTest, MakesOneExecutorPerDevice) {
   EXPECT_LE((*registry)->executors()[0]->max_batch_bytes(), 1 << 20);
   EXPECT_TRUE((*registry)->healthy(0));
   EXPECT_TRUE((*registry)->any_healthy());
+  const auto page_locked = (*registry)->PageLockedMemory(1 << 20);
+  ASSERT_TRUE(page_locked.ok());
+  EXPECT_EQ(*page_locked, nullptr) << "no GPU copies from it";
   EXPECT_GT((*registry)->devices()[0].start_up, absl::ZeroDuration());
 }
 
