@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The Helm chart, rendered by Helm itself. Usage: helm_chart_test.py ROOT NORMD"""
+"""What the Helm chart renders. Usage: helm_chart_test.py ROOT NORMD"""
 
 import json
 import re
@@ -10,81 +10,12 @@ import unittest
 
 import deploy_case
 from deploy_case import ROOT
+from helm_case import CHART, CPU, EVERYTHING, KUBERNETES, MUTUAL_TLS, OPERATOR_KINDS, container_of, flag, helm, notes, pod_of, refusal, render, selects, yaml
 
 try:
-    import helm_python as helm
     import kubernetes_validate
-    import yaml
 except ImportError as error:
-    deploy_case.skip(f"the chart was not rendered: {error}")
-
-CHART = ROOT / "deploy/helm/normd"
-KUBERNETES = ("1.27.0", "1.32.0", "1.37.0")  # the oldest with gRPC probes, and later ones
-OPERATOR_KINDS = ("PrometheusRule", "ServiceMonitor")  # of the Prometheus operator: no schema here
-EVERYTHING = {
-    "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}}, "prometheusRule": {"enabled": True},
-    "dashboards": {"enabled": True}, "autoscaling": {"enabled": True}, "flags": {"max_queue_delay": "1ms", "slots": 4},
-    "service": {"type": "LoadBalancer", "annotations": {"a": "b"}}, "imagePullSecrets": [{"name": "registry"}],
-    "networkPolicy": {"clients": [{"podSelector": {"matchLabels": {"role": "trainer"}}}], "egress": [{"ports": [{"port": 4317}]}]},
-    "podAnnotations": {"c": "d"}, "podLabels": {"e": "f"}, "nodeSelector": {"gpu": "h200"}, "runtimeClassName": "nvidia",
-    "priorityClassName": "high", "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}],
-    "affinity": {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}},
-    "topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway"}],
-    "insecure": False, "tls": {"secretName": "server", "probe": {"caSecretName": "probe"}},
-}
-MUTUAL_TLS = {
-    "insecure": False,
-    "tls": {"secretName": "server", "clientCaSecretName": "authority", "probe": {"caSecretName": "probe", "serverName": "normd.example"}},
-    "access": {"secretName": "lists", "dataTokensKey": "data", "adminTokensKey": "admin", "dataClientsKey": "names", "adminClientsKey": "admins"},
-}
-CPU = {"device": "cpu", "gpu": {"count": 0}}
-
-
-def render(values=None, name="demo"):
-    """The chart's objects by kind."""
-    objects = {}
-    with helm.Chart.load(str(CHART)) as chart:
-        for path, text in chart.render(values or {}, name=name, namespace="serving").items():
-            if path.endswith("NOTES.txt"):
-                continue
-            for document in yaml.safe_load_all(text):
-                if document is not None:
-                    objects.setdefault(document["kind"], []).append(document)
-    return objects
-
-
-def notes(values=None):
-    """What Helm says after an installation."""
-    with helm.Chart.load(str(CHART)) as chart:
-        (text,) = [text for path, text in chart.render(values or {}, name="demo", namespace="serving").items() if path.endswith("NOTES.txt")]
-    return text
-
-
-def refusal(values):
-    """Helm's words against these values, or None."""
-    try:
-        render(values)
-    except helm.HelmError as error:
-        return str(error)
-    return None
-
-
-def pod_of(objects):
-    return objects["Deployment"][0]["spec"]["template"]["spec"]
-
-
-def container_of(objects):
-    (container,) = pod_of(objects)["containers"]
-    return container
-
-
-def flag(container, name):
-    (value,) = [argument.split("=", 1)[1] for argument in container["args"] if argument.startswith(f"--{name}=")]
-    return value
-
-
-def selects(selector, labels):
-    return all(labels.get(key) == value for key, value in selector.items())
+    deploy_case.skip(f"the chart's objects were not validated: {error}")
 
 
 class Rendered(unittest.TestCase):
@@ -354,69 +285,6 @@ class Monitoring(unittest.TestCase):
             file.flush()
             ended = subprocess.run(["promtool", "test", "rules", file.name], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self.assertEqual(ended.returncode, 0, ended.stdout)
-
-
-class Values(unittest.TestCase):
-    def test_unknown_values_are_refused_everywhere(self):
-        schema = json.loads((CHART / "values.schema.json").read_text())
-        closed = []
-
-        def walk(node, path):
-            if "properties" in node:
-                self.assertIs(node.get("additionalProperties"), False, path)
-                closed.append(path)
-                for name, child in node["properties"].items():
-                    walk(child, (*path, name))
-
-        walk(schema, ())
-        self.assertGreater(len(closed), 15)
-        for path in closed:
-            values = {"no_such_value": 1}
-            for name in reversed(path):
-                values = {name: values}
-            self.assertIn("additional properties 'no_such_value' not allowed", refusal(values) or "", path)
-
-    def test_schema_and_defaults_have_the_same_values(self):
-        def walk(values, node, path):
-            if "properties" in node:
-                self.assertEqual(set(values), set(node["properties"]) - {"global"}, path)
-                for name, value in values.items():
-                    walk(value, node["properties"][name], (*path, name))
-
-        walk(yaml.safe_load((CHART / "values.yaml").read_text()), json.loads((CHART / "values.schema.json").read_text()), ())
-
-    def test_values_out_of_range_or_of_another_type(self):
-        for values in ({"replicaCount": -1}, {"replicaCount": "two"}, {"ports": {"grpc": 80}}, {"ports": {"grpc": 65536}},
-                       {"device": "gpu"}, {"gpu": {"count": 0.5}}, {"flags": {"listen": "0.0.0.0:1"}}, {"flags": {"slots": [1]}}, {"flags": {"slots": 1.5}}, {"flags": {"processes": 0}},
-                       {"flags": {"max-queue-delay": "1ms"}}, {"drain": {"timeoutSeconds": 0}}, {"drain": {"marginSeconds": 0}},
-                       {"strategy": {"maxSurge": "half"}}, {"autoscaling": {"queueWait": "5 ms"}}, {"tls": {"secretName": "A b"}},
-                       {"serviceMonitor": {"interval": "15"}}, {"image": {"repository": ""}}, {"nodeSelector": {"gpu": True}},
-                       {"podLabels": {"app.kubernetes.io/name": "other"}}, {"topologySpreadConstraints": [{"maxSkew": 1}]}):
-            said = refusal(values)
-            self.assertIsNotNone(said, values)
-            self.assertIn("don't meet the specifications of the schema", said)
-
-    def test_values_that_contradict_each_other(self):
-        for values, said in (
-                ({"insecure": False}, "tls.secretName: must be set when insecure is false"),
-                ({"tls": {"secretName": "a"}}, "insecure: must be false when tls.secretName is set"),
-                ({"tls": {"clientCaSecretName": "a"}}, "tls.clientCaSecretName: needs tls.secretName"),
-                ({"insecure": False, "tls": {"secretName": "a"}}, "tls.probe.caSecretName: must be set"),
-                ({"device": "cpu"}, "gpu.count: must be 0 when device is cpu, got 1"),
-                ({"gpu": {"count": 0}}, "gpu.count: must be 1 or more when device is cuda, got 0"),
-                ({"ports": {"grpc": 8471}}, "ports.metrics: must differ from ports.grpc, both are 8471"),
-                ({"autoscaling": {"minReplicas": 9}}, "autoscaling.minReplicas: must be at most maxReplicas = 8, got 9"),
-                ({"strategy": {"maxUnavailable": 0}}, "strategy.maxUnavailable, strategy.maxSurge: must not both be 0"),
-                ({"strategy": {"maxUnavailable": "0%", "maxSurge": "0"}}, "strategy.maxUnavailable, strategy.maxSurge: must not both be 0"),
-                ({"service": {"type": "NodePort"}}, "insecure: must be false when service.type is NodePort"),
-                ({**MUTUAL_TLS, "service": {"type": "LoadBalancer"}}, "networkPolicy.clients: must say who may call when service.type is LoadBalancer"),
-                ({"resources": {"limits": {"nvidia.com/gpu": 1}}}, "resources.limits: must not hold nvidia.com/gpu"),
-                ({"access": {"dataTokensKey": "a"}}, "access.dataTokensKey: needs access.secretName"),
-                ({"access": {"secretName": "a", "dataClientsKey": "b"}}, "need tls.clientCaSecretName")):
-            self.assertIn(said, refusal(values) or "", values)
-        for values in ({"strategy": {"maxUnavailable": 0, "maxSurge": 1}}, {"strategy": {"maxUnavailable": "10%"}},
-                       {**MUTUAL_TLS, "service": {"type": "NodePort"}, "networkPolicy": {"enabled": False}}):
-            self.assertIsNone(refusal(values), values)
 
 
 if __name__ == "__main__":
