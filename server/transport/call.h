@@ -12,14 +12,14 @@
 
 namespace norm::server {
 
-/// A completion-queue tag. A thread of the queue calls Complete once for each time the tag was handed
-/// to gRPC; events of one call may be completed by several threads at once.
+/// A completion-queue tag. The thread that polls the queue calls Complete once for each time the
+/// tag was handed to gRPC.
 class CompletionEvent {
  public:
   virtual ~CompletionEvent() = default;
   virtual void Complete(bool ok) = 0;
-  /// Whose event it is: those of equal flow are taken in order, flows in turn (EventTurns). Asked by
-  /// threads of the queue.
+  /// Whose event it is: those of equal flow are completed in order, flows in turn (EventTurns). Asked
+  /// by the queue's thread.
   virtual uint64_t flow() = 0;
 };
 

@@ -4,13 +4,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/numbers.h"
@@ -150,8 +148,8 @@ class EchoCall final : public Call {
 };
 
 /// Reads on while it writes, as NormalizeStream does; at most kMaxUnsent messages wait to be sent,
-/// and no more once they have StreamLimits::max_unsent_bytes. Events of one call come on any of the
-/// threads of its queue, two at a time.
+/// and no more once they have StreamLimits::max_unsent_bytes.
+/// Every event of a call comes on the thread of its queue.
 class EchoStreamCall final : public Call, private StopListener {
  public:
   static constexpr uint64_t flow() { return kFlow; }
@@ -188,42 +186,32 @@ class EchoStreamCall final : public Call, private StopListener {
   }
 
   void OnRead(bool ok) {
-    {
-      const std::lock_guard lock(mutex_);
-      reading_ = false;
-      if (!ok) {
-        ended_ = true;
+    reading_ = false;
+    if (!ok) {
+      ended_ = true;
+    } else {
+      status_ = context_.unsent.Check(flow_);
+      const std::optional<uint64_t> size = ResponseBytes(incoming_);
+      if (status_.ok() && size.has_value()) status_ = ResizeTo(*size, &incoming_);
+      if (status_.ok()) {
+        waiting_bytes_ += Length(incoming_);
+        unsent_.Hold(Length(incoming_));
+        waiting_.push_back(incoming_);
       } else {
-        Accept();
+        ended_ = true;
       }
+      incoming_.Clear();
     }
     Advance();
   }
 
-  void Accept() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    status_ = context_.unsent.Check(flow_);
-    const std::optional<uint64_t> size = ResponseBytes(incoming_);
-    if (status_.ok() && size.has_value()) status_ = ResizeTo(*size, &incoming_);
-    if (status_.ok()) {
-      waiting_bytes_ += Length(incoming_);
-      unsent_.Hold(Length(incoming_));
-      waiting_.push_back(incoming_);
-    } else {
-      ended_ = true;
-    }
-    incoming_.Clear();
-  }
-
   void OnWritten(bool ok) {
-    {
-      const std::lock_guard lock(mutex_);
-      writing_ = false;
-      unsent_.EndWrite();
-      if (!ok) {
-        unsent_.Drop(std::exchange(waiting_bytes_, 0));
-        waiting_.clear();
-        ended_ = true;
-      }
+    writing_ = false;
+    unsent_.EndWrite();
+    if (!ok) {
+      unsent_.Drop(std::exchange(waiting_bytes_, 0));
+      waiting_.clear();
+      ended_ = true;
     }
     Advance();
   }
@@ -234,38 +222,26 @@ class EchoStreamCall final : public Call, private StopListener {
 
   void OnFinished(bool) {}
 
-  /// Starts every operation that the state allows, outside the mutex: a write may copy into the
-  /// socket on this thread.
   void Advance() {
-    bool read = false;
-    std::optional<grpc::ByteBuffer> outgoing;
-    std::optional<absl::Status> end;
-    {
-      const std::lock_guard lock(mutex_);
-      if (!writing_ && !waiting_.empty()) {
-        writing_ = true;
-        waiting_bytes_ -= Length(waiting_.front());
-        unsent_.StartHeldWrite(Length(waiting_.front()));
-        outgoing = std::move(waiting_.front());
-        waiting_.pop_front();
-      }
-      if (!reading_ && !ended_ && waiting_.size() < kMaxUnsent &&
-          waiting_bytes_ < context_.stream.max_unsent_bytes) {
-        read = reading_ = true;
-      }
-      if (ended_ && !reading_ && !writing_ && waiting_.empty() && !finishing_) {
-        finishing_ = true;
-        end = status_;
-      }
+    if (!writing_ && !waiting_.empty()) {
+      writing_ = true;
+      waiting_bytes_ -= Length(waiting_.front());
+      unsent_.StartHeldWrite(Length(waiting_.front()));
+      stream_.Write(waiting_.front(), written_.Tag());
+      waiting_.pop_front();
     }
-    if (outgoing.has_value()) stream_.Write(*outgoing, written_.Tag());
-    if (read) stream_.Read(&incoming_, read_.Tag());
-    if (end.has_value()) {
-      if (const auto pushback = Pushback(*end); pushback.has_value()) {
+    if (!reading_ && !ended_ && waiting_.size() < kMaxUnsent &&
+        waiting_bytes_ < context_.stream.max_unsent_bytes) {
+      reading_ = true;
+      stream_.Read(&incoming_, read_.Tag());
+    }
+    if (ended_ && !reading_ && !writing_ && waiting_.empty() && !finishing_) {
+      finishing_ = true;
+      if (const auto pushback = Pushback(status_); pushback.has_value()) {
         server_context_.AddTrailingMetadata(kPushbackTrailer,
                                             absl::StrCat(absl::ToInt64Milliseconds(*pushback)));
       }
-      stream_.Finish(ToGrpcStatus(*end), finished_.Tag());
+      stream_.Finish(ToGrpcStatus(status_), finished_.Tag());
     }
   }
 
@@ -279,18 +255,16 @@ class EchoStreamCall final : public Call, private StopListener {
   CallEvent<EchoStreamCall> read_{this, &EchoStreamCall::OnRead};
   CallEvent<EchoStreamCall> written_{this, &EchoStreamCall::OnWritten};
   CallEvent<EchoStreamCall> finished_{this, &EchoStreamCall::OnFinished};
-  bool open_ = false;  // set on arrival
-  uint64_t flow_ = 0;  // too
-
-  std::mutex mutex_;
-  bool reading_ ABSL_GUARDED_BY(mutex_) = false;
-  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
-  bool ended_ ABSL_GUARDED_BY(mutex_) = false;  // reads no more
-  bool finishing_ ABSL_GUARDED_BY(mutex_) = false;
-  absl::Status status_ ABSL_GUARDED_BY(mutex_);
-  grpc::ByteBuffer incoming_;                                     // gRPC's while reading_
-  std::deque<grpc::ByteBuffer> waiting_ ABSL_GUARDED_BY(mutex_);  // to be sent
-  int64_t waiting_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool open_ = false;
+  bool reading_ = false;
+  bool writing_ = false;
+  bool ended_ = false;  // reads no more
+  bool finishing_ = false;
+  absl::Status status_;
+  uint64_t flow_ = 0;
+  grpc::ByteBuffer incoming_;
+  std::deque<grpc::ByteBuffer> waiting_;  // to be sent
+  int64_t waiting_bytes_ = 0;
 };
 
 }  // namespace

@@ -33,12 +33,9 @@ namespace {
 
 /// Calls of each method that one queue waits for at a time. More arrivals wait a moment inside gRPC,
 /// where a shutdown would end them as CANCELLED instead of refusing them.
-constexpr int kArmedUnaryCalls = 64;
-constexpr int kArmedStreamCalls = 8;
+constexpr int kArmedUnaryCalls = 32;
+constexpr int kArmedStreamCalls = 4;
 constexpr int kArmedHealthCalls = 4;
-/// A connection's calls belong to one queue, but gRPC's poller reads every connection on whichever
-/// thread waits, as long as bytes come: the calls of a queue would wait for its one thread.
-constexpr int kThreadsPerQueue = 2;
 /// What connections without accepted calls get to close by themselves once gRPC has told them.
 constexpr absl::Duration kGoodbye = absl::Milliseconds(100);
 
@@ -112,8 +109,7 @@ class GrpcServer::Impl {
     grpc::ResourceQuota quota("normd");
     quota.Resize(static_cast<size_t>(options_.receive_quota_bytes));
     builder.SetResourceQuota(quota);
-    const int queues = (options_.threads + kThreadsPerQueue - 1) / kThreadsPerQueue;
-    for (int i = 0; i < queues; ++i) queues_.push_back(builder.AddCompletionQueue());
+    for (int i = 0; i < options_.threads; ++i) queues_.push_back(builder.AddCompletionQueue());
 
     server_ = builder.BuildAndStart();
     if (server_ == nullptr || port == 0) {
@@ -137,11 +133,7 @@ class GrpcServer::Impl {
       for (int i = 0; i < kArmedStreamCalls; ++i)
         ArmStreamCall(norm_service_, *queue, inbox, context_);
       for (int i = 0; i < kArmedHealthCalls; ++i) health_service_.Arm(*queue, inbox);
-    }
-    for (int i = 0; i < options_.threads; ++i) {
-      const auto of = static_cast<size_t>(i) % queues_.size();
-      threads_.emplace_back(
-          [&queue = *queues_[of], &inbox = *inboxes_[of]] { PollQueue(queue, inbox); });
+      threads_.emplace_back([raw = queue.get(), &inbox] { PollQueue(*raw, inbox); });
     }
     return absl::OkStatus();
   }

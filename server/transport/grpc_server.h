@@ -20,7 +20,7 @@ namespace norm::server {
 struct GrpcServerOptions {
   std::string listen = "127.0.0.1:0";  // host:port, port 0 takes any free one
   bool share_port = false;             // with other processes that ask for it: SO_REUSEPORT
-  int threads = 4;                     // of the data path, two on each completion queue
+  int threads = 4;                     // completion queues of the data path, one thread each
   int64_t max_message_bytes = int64_t{256} << 20;
   /// Memory gRPC's transports may hold; it kills calls beyond, so it must be larger than a message.
   int64_t receive_quota_bytes = int64_t{2} << 30;

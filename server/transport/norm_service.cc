@@ -39,7 +39,10 @@ template <typename Method>
 class UnaryCall final : public Call {
  public:
   /// Known when the call has come.
-  uint64_t flow() { return flow_.Of(server_context_); }
+  uint64_t flow() {
+    if (!flow_.has_value()) flow_ = FlowOf(server_context_);
+    return *flow_;
+  }
 
   static void Arm(NormalizationAsyncService& service, grpc::ServerCompletionQueue& queue,
                   QueueInbox& inbox, const ServingContext& context) {
@@ -155,7 +158,7 @@ class UnaryCall final : public Call {
   QueueInbox& inbox_;
   const ServingContext& context_;
   grpc::ServerContext server_context_;
-  CallFlow flow_;
+  std::optional<uint64_t> flow_;
   CallTrace trace_{context_, server_context_, Method::kName};
   UnsentResponses::OfCall unsent_{context_.unsent, server_context_};
   grpc::ByteBuffer request_bytes_;

@@ -7,37 +7,30 @@
 namespace norm::server {
 
 void QueueInbox::Post(CompletionEvent* event) {
-  const uint64_t flow = event->flow();
   {
     const std::lock_guard lock(mutex_);
-    turns_.Add({event, true}, flow);
-    if (asleep_ == 0 || std::exchange(alarm_set_, true)) return;
+    posted_.push_back(event);
+    if (!asleep_ || std::exchange(alarm_set_, true)) return;
   }
   alarm_.Set(&queue_, gpr_time_0(GPR_CLOCK_MONOTONIC), this);
 }
 
-void QueueInbox::Add(void* tag, bool ok) {
-  if (tag == this) {
-    const std::lock_guard lock(mutex_);
-    alarm_set_ = false;
-    return;
-  }
-  auto* const event = static_cast<CompletionEvent*>(tag);
-  const uint64_t flow = event->flow();
+void QueueInbox::Take(std::vector<CompletionEvent*>* events) {
   const std::lock_guard lock(mutex_);
-  turns_.Add({event, ok}, flow);
+  events->insert(events->end(), posted_.begin(), posted_.end());
+  posted_.clear();
 }
 
-std::optional<EventTurns::Event> QueueInbox::TakeOrSleep() {
+bool QueueInbox::MaySleep() {
   const std::lock_guard lock(mutex_);
-  std::optional<EventTurns::Event> next = turns_.Take();
-  if (!next.has_value()) ++asleep_;
-  return next;
+  asleep_ = posted_.empty();
+  return asleep_;
 }
 
-void QueueInbox::OnAwake() {
+void QueueInbox::OnAwake(const void* tag) {
   const std::lock_guard lock(mutex_);
-  --asleep_;
+  asleep_ = false;
+  if (tag == this) alarm_set_ = false;
 }
 
 }  // namespace norm::server

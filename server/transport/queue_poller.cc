@@ -1,7 +1,7 @@
 #include "server/transport/queue_poller.h"
 
 #include <chrono>
-#include <optional>
+#include <vector>
 
 #include "grpc/support/time.h"
 
@@ -18,44 +18,86 @@ constexpr int kTakenAtATime = 256;
 
 thread_local bool polls_queue = false;
 
-/// Takes what lies in the queue. That it is shut down is for Next to say.
-void TakeWaiting(grpc::CompletionQueue& queue, QueueInbox& inbox) {
-  void* tag = nullptr;
-  bool ok = false;
-  for (int i = 0; i < kTakenAtATime; ++i) {
-    const auto next = queue.AsyncNext(&tag, &ok, gpr_time_0(GPR_CLOCK_MONOTONIC));
-    if (next != grpc::CompletionQueue::GOT_EVENT) return;
-    inbox.Add(tag, ok);
-  }
-}
+class Poller {
+ public:
+  Poller(grpc::CompletionQueue& queue, QueueInbox& inbox) : queue_(queue), inbox_(inbox) {}
 
-void Poll(grpc::CompletionQueue& queue, QueueInbox& inbox) {
-  void* tag = nullptr;
-  bool ok = false;
-  int completed = 0;
-  while (true) {
-    const std::optional<EventTurns::Event> next = inbox.TakeOrSleep();
-    if (next.has_value()) {
-      next->event->Complete(next->ok);
-      if (++completed % kCompletedAtATime == 0) TakeWaiting(queue, inbox);
-      continue;
+  void Run() {
+    void* tag = nullptr;
+    bool ok = false;
+    while (true) {
+      TakePosted();
+      if (turns_.empty()) {
+        if (!inbox_.MaySleep()) continue;
+        const auto idle_since = SteadyClock::now();
+        const bool open = queue_.Next(&tag, &ok);
+        inbox_.OnAwake(open ? tag : nullptr);
+        if (!open) return;
+        Add(tag, ok);
+        // A look takes about as long as a small event: not for one that found the thread idle.
+        if (SteadyClock::now() - idle_since < kNoWait) TakeWaiting();
+      } else {
+        TakeWaiting();
+      }
+      for (int i = 0; i < kCompletedAtATime && !turns_.empty(); ++i) turns_.CompleteNext();
     }
-    const auto idle_since = SteadyClock::now();
-    const bool open = queue.Next(&tag, &ok);
-    inbox.OnAwake();
-    if (!open) return;
-    inbox.Add(tag, ok);
-    completed = 0;
-    // A look takes about as long as a small event: not for one that found the thread idle.
-    if (SteadyClock::now() - idle_since < kNoWait) TakeWaiting(queue, inbox);
   }
-}
+
+ private:
+  void Add(void* tag, bool ok) {
+    if (tag != &inbox_) turns_.Add(static_cast<CompletionEvent*>(tag), ok);
+  }
+
+  void TakePosted() {
+    inbox_.Take(&posted_);
+    for (CompletionEvent* event : posted_) turns_.Add(event, true);
+    posted_.clear();
+  }
+
+  /// Takes what lies in the queue. That it is shut down is for Next to say.
+  void TakeWaiting() {
+    void* tag = nullptr;
+    bool ok = false;
+    for (int i = 0; i < kTakenAtATime; ++i) {
+      const auto next = queue_.AsyncNext(&tag, &ok, gpr_time_0(GPR_CLOCK_MONOTONIC));
+      if (next != grpc::CompletionQueue::GOT_EVENT) return;
+      inbox_.OnAwake(tag);
+      Add(tag, ok);
+    }
+  }
+
+  grpc::CompletionQueue& queue_;
+  QueueInbox& inbox_;
+  EventTurns turns_;
+  std::vector<CompletionEvent*> posted_;
+};
 
 }  // namespace
 
+void EventTurns::Add(CompletionEvent* event, bool ok) {
+  const uint64_t flow = event->flow();
+  Events& events = flows_[flow];
+  if (events.empty()) turns_.push_back(flow);
+  events.emplace_back(event, ok);
+}
+
+void EventTurns::CompleteNext() {
+  const uint64_t flow = turns_.front();
+  turns_.pop_front();
+  const auto found = flows_.find(flow);
+  const auto [event, ok] = found->second.front();
+  found->second.pop_front();
+  if (found->second.empty()) {
+    flows_.erase(found);
+  } else {
+    turns_.push_back(flow);
+  }
+  event->Complete(ok);
+}
+
 void PollQueue(grpc::CompletionQueue& queue, QueueInbox& inbox) {
   polls_queue = true;
-  Poll(queue, inbox);
+  Poller(queue, inbox).Run();
   polls_queue = false;
 }
 

@@ -29,7 +29,10 @@ namespace {
 class StreamCall final : public Call, private StopListener, private ChunkedRequest::Stream {
  public:
   /// Known when the call has come.
-  uint64_t flow() { return flow_.Of(server_context_); }
+  uint64_t flow() {
+    if (!flow_.has_value()) flow_ = FlowOf(server_context_);
+    return *flow_;
+  }
 
   static void Arm(NormalizationAsyncService& service, grpc::ServerCompletionQueue& queue,
                   QueueInbox& inbox, const ServingContext& context) {
@@ -242,7 +245,7 @@ class StreamCall final : public Call, private StopListener, private ChunkedReque
   QueueInbox& inbox_;
   const ServingContext& context_;
   grpc::ServerContext server_context_;
-  CallFlow flow_;
+  std::optional<uint64_t> flow_;
   CallTrace trace_{context_, server_context_, "norm.v1.NormalizationService/NormalizeStream"};
   std::unique_ptr<SpanRecord> span_;  // from arrival on, where the call leaves one
   UnsentResponses::OfCall unsent_{context_.unsent, server_context_};

@@ -2,7 +2,6 @@
 // passed, or the connection does not read what it has been answered.
 #pragma once
 
-#include <atomic>
 #include <chrono>
 #include <cstdint>
 
@@ -21,26 +20,6 @@ absl::Time ToDeadline(std::chrono::system_clock::time_point deadline);
 /// over a Unix socket have no name of their own and are one flow. A hash: two connections that
 /// collide share their part.
 uint64_t FlowOf(const grpc::ServerContext& call);
-
-/// FlowOf a call, made when it is first asked for: the call must have come.
-///
-/// Threads:  safe.
-class CallFlow {
- public:
-  uint64_t Of(const grpc::ServerContext& call) {
-    uint64_t flow = flow_.load(std::memory_order_relaxed);
-    if (flow == kUnknown) {
-      // Whoever else is here finds the same.
-      flow = FlowOf(call);
-      flow_.store(flow, std::memory_order_relaxed);
-    }
-    return flow;
-  }
-
- private:
-  static constexpr uint64_t kUnknown = 0;  // a flow of that value is made each time
-  std::atomic<uint64_t> flow_{kUnknown};
-};
 
 /// Errors: UNAVAILABLE when the server is stopping, and as UnsentResponses::Check;
 ///         DEADLINE_EXCEEDED when `deadline` <= `now`. All are counted.

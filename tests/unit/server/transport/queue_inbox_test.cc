@@ -2,43 +2,35 @@
 
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <chrono>
 #include <deque>
 #include <future>
-#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "grpc/support/time.h"
-#include "grpcpp/alarm.h"
 #include "grpcpp/completion_queue.h"
 #include "server/transport/queue_poller.h"
 
 namespace norm::server {
 namespace {
 
-/// A queue with its inbox and its threads, as the server has them. The inbox goes after the threads.
+/// A queue with its inbox and its thread, as the server has them. The inbox goes after the thread.
 class PolledQueue {
  public:
-  explicit PolledQueue(int threads = 1) {
-    for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { PollQueue(queue_, inbox_); });
-  }
   ~PolledQueue() {
     queue_.Shutdown();
-    for (std::thread& thread : threads_) thread.join();
+    thread_.join();
   }
-  grpc::CompletionQueue& queue() { return queue_; }
   QueueInbox& inbox() { return inbox_; }
-  std::thread::id thread_id() const { return threads_.front().get_id(); }
+  std::thread::id thread_id() const { return thread_.get_id(); }
 
  private:
   grpc::CompletionQueue queue_;
   QueueInbox inbox_{queue_};
-  std::vector<std::thread> threads_;
+  std::thread thread_{[this] { PollQueue(queue_, inbox_); }};
 };
 
 /// Notes where and in which order it was completed.
@@ -135,23 +127,16 @@ TEST(EventTurnsTest, FlowsTakeTurnsAndEachKeepsItsOrder) {
   std::deque<NamedEvent> events;
   EventTurns turns;
   const auto add = [&](uint64_t flow, const std::string& name) {
-    turns.Add({&events.emplace_back(flow, name, &order), true}, flow);
+    turns.Add(&events.emplace_back(flow, name, &order), true);
   };
-  const auto complete_next = [&] {
-    const std::optional<EventTurns::Event> next = turns.Take();
-    if (next.has_value()) next->event->Complete(next->ok);
-    return next.has_value();
-  };
-  EXPECT_FALSE(complete_next());
   add(1, "a1");
   add(1, "a2");
   add(1, "a3");
   add(2, "b1");
-  EXPECT_TRUE(complete_next());
+  turns.CompleteNext();
   add(3, "c1");
   add(2, "b2");
-  while (complete_next()) {
-  }
+  while (!turns.empty()) turns.CompleteNext();
   EXPECT_EQ(order, (std::vector<std::string>{"a1", "b1", "a2", "c1", "b2", "a3"}));
 }
 
@@ -175,77 +160,6 @@ TEST(QueueInboxTest, WhatWaitsForTheThreadIsTakenInTurnsOfFlows) {
   go.set_value();
   last.get_future().wait();
   EXPECT_EQ(order, (std::vector<std::string>{"first", "flood0", "other", "flood1", "flood2"}));
-}
-
-/// Tells that it has been completed.
-struct TellingEvent final : CompletionEvent {
-  uint64_t flow() override { return 1; }
-  void Complete(bool ok) override {
-    EXPECT_TRUE(ok);
-    done.set_value();
-  }
-  bool Awaited() {
-    return done.get_future().wait_for(std::chrono::seconds(30)) == std::future_status::ready;
-  }
-  std::promise<void> done;
-};
-
-TEST(QueueInboxTest, AnEventThatKeepsOneThreadWaitsForNoOther) {
-  std::vector<std::string> order;
-  std::promise<void> begun;
-  std::promise<void> go;
-  NamedEvent slow(1, "slow", &order);
-  slow.begun = &begun;
-  slow.before = go.get_future().share();
-  TellingEvent posted;
-  TellingEvent of_the_queue;
-  grpc::Alarm alarm;
-  PolledQueue polled(2);
-  polled.inbox().Post(&slow);
-  begun.get_future().wait();
-  polled.inbox().Post(&posted);
-  EXPECT_TRUE(posted.Awaited());
-  alarm.Set(&polled.queue(), gpr_time_0(GPR_CLOCK_MONOTONIC), &of_the_queue);
-  EXPECT_TRUE(of_the_queue.Awaited());
-  EXPECT_TRUE(order.empty());
-  go.set_value();
-}
-
-TEST(QueueInboxTest, SeveralThreadsCompleteEveryEventOnce) {
-  constexpr int kPosters = 4;
-  constexpr int kEvents = 2000;
-  struct CountingEvent final : CompletionEvent {
-    uint64_t flow() override { return owner; }
-    void Complete(bool) override {
-      times.fetch_add(1);
-      if (left->fetch_sub(1) == 1) all_done->set_value();
-    }
-    uint64_t owner = 0;
-    std::atomic<int> times{0};
-    std::atomic<int>* left = nullptr;
-    std::promise<void>* all_done = nullptr;
-  };
-  std::atomic<int> left{kPosters * kEvents};
-  std::promise<void> all_done;
-  std::deque<CountingEvent> events(kPosters * kEvents);
-  for (size_t i = 0; i < events.size(); ++i) {
-    events[i].owner = i / kEvents;
-    events[i].left = &left;
-    events[i].all_done = &all_done;
-  }
-  {
-    PolledQueue polled(3);
-    std::vector<std::thread> posters;
-    for (int poster = 0; poster < kPosters; ++poster) {
-      posters.emplace_back([&, poster] {
-        for (int i = 0; i < kEvents; ++i)
-          polled.inbox().Post(&events[static_cast<size_t>(poster * kEvents + i)]);
-      });
-    }
-    for (std::thread& poster : posters) poster.join();
-    ASSERT_EQ(all_done.get_future().wait_for(std::chrono::seconds(60)), std::future_status::ready);
-  }
-  for (const CountingEvent& event : events) EXPECT_EQ(event.times.load(), 1);
 }
 
 TEST(QueueInboxTest, AThreadThatSleepsIsWokenEachTime) {
