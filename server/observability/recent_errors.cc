@@ -1,5 +1,6 @@
 #include "server/observability/recent_errors.h"
 
+#include <ranges>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -17,10 +18,10 @@ std::string Cut(absl::string_view text, size_t bytes) {
 void RecentErrors::Add(absl::Time now, absl::string_view method, const absl::Status& status) {
   std::string known = Cut(method, kMethodBytes);
   const std::lock_guard lock(mutex_);
-  for (auto error = errors_.rbegin(); error != errors_.rend(); ++error) {
-    if (error->time <= now - absl::Seconds(1)) break;
-    if (error->code == status.code() && error->method == known) {
-      ++error->count;
+  for (RecentError& error : std::ranges::reverse_view(errors_)) {
+    if (error.time <= now - absl::Seconds(1)) break;
+    if (error.code == status.code() && error.method == known) {
+      ++error.count;
       return;
     }
   }
