@@ -19,6 +19,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "address.h"
 #include "channel_pool.h"
 #include "client/normctl/load_connection.h"
 #include "client/normctl/load_outcome.h"
@@ -26,7 +27,6 @@
 #include "client/normctl/load_progress.h"
 #include "client/normctl/mix_sequence.h"
 #include "client/tensor_file/regular_file.h"
-#include "grpcpp/security/credentials.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/slice.h"
 #include "nlohmann/json.hpp"
@@ -53,8 +53,8 @@ class CallConnection final : public normctl::LoadConnection {
  public:
   CallConnection(const std::string& server, std::string method, const grpc::ByteBuffer& request,
                  int64_t response_bytes)
-      : channels_({{server, grpc::InsecureChannelCredentials()}}, client::TargetKind::kOneServer,
-                  client::ClientOptions()),
+      // Plaintext, for which nothing can be refused.
+      : channels_(*client::ChannelPool::Create(client::SplitTargets(server), {})),
         method_(std::move(method)),
         request_(request),
         response_bytes_(response_bytes) {}
@@ -74,7 +74,7 @@ class CallConnection final : public normctl::LoadConnection {
 
   absl::StatusOr<grpc::ByteBuffer> Call(absl::Duration timeout) {
     grpc::ByteBuffer response;
-    const absl::Status status = client::TryOnce(channels_.Next(), *threads_,
+    const absl::Status status = client::TryOnce(channels_->Next(), *threads_,
                                                 {.method = method_,
                                                  .request = request_,
                                                  .deadline = absl::Now() + timeout,
@@ -87,7 +87,7 @@ class CallConnection final : public normctl::LoadConnection {
 
  private:
   const std::shared_ptr<client::AnswerThreads> threads_ = client::AnswerThreads::OfProcess();
-  client::ChannelPool channels_;
+  const std::unique_ptr<client::ChannelPool> channels_;
   const std::string method_;
   const grpc::ByteBuffer request_;
   const int64_t response_bytes_;
