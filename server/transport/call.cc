@@ -1,5 +1,7 @@
 #include "server/transport/call.h"
 
+#include "server/scheduler/brief_lock.h"
+
 namespace norm::server {
 
 Call::Call(LiveCalls& live) : live_(live) { live_.Add(); }
@@ -11,12 +13,12 @@ Call::~Call() {
 void Call::Begin() { in_progress_ = live_.BeginOne(); }
 
 void LiveCalls::Add() {
-  const std::lock_guard lock(mutex_);
+  const BriefLock lock(mutex_);
   ++calls_;
 }
 
 void LiveCalls::Remove() {
-  const std::lock_guard lock(mutex_);
+  const BriefLock lock(mutex_);
   if (--calls_ == 0) none_left_.notify_all();
 }
 
@@ -26,14 +28,14 @@ void LiveCalls::AwaitNone() {
 }
 
 bool LiveCalls::BeginOne() {
-  const std::lock_guard lock(mutex_);
+  const BriefLock lock(mutex_);
   if (stopping()) return false;
   ++in_progress_;
   return true;
 }
 
 void LiveCalls::EndOne() {
-  const std::lock_guard lock(mutex_);
+  const BriefLock lock(mutex_);
   if (--in_progress_ == 0) idle_.notify_all();
 }
 

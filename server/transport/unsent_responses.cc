@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "server/scheduler/brief_lock.h"
 
 namespace norm::server {
 
@@ -71,33 +72,39 @@ UnsentResponses::OfCall::~OfCall() {
 
 void UnsentResponses::OfCall::Hold(int64_t bytes) {
   held_bytes_ += bytes;
-  const std::lock_guard lock(all_.mutex_);
+  const BriefLock lock(all_.mutex_);
   all_.Add(flow_, bytes);
 }
 
 void UnsentResponses::OfCall::Drop(int64_t bytes) {
   held_bytes_ -= bytes;
-  const std::lock_guard lock(all_.mutex_);
+  const BriefLock lock(all_.mutex_);
   all_.Add(flow_, -bytes);
 }
 
 void UnsentResponses::OfCall::StartWrite(int64_t bytes) {
-  Hold(bytes);
-  StartHeldWrite(bytes);
+  BeginWrite(bytes);
+  const BriefLock lock(all_.mutex_);
+  all_.Add(flow_, bytes);
+  all_.writes_.splice(all_.writes_.end(), write_);
 }
 
 void UnsentResponses::OfCall::StartHeldWrite(int64_t bytes) {
   held_bytes_ -= bytes;
+  BeginWrite(bytes);
+  const BriefLock lock(all_.mutex_);
+  all_.writes_.splice(all_.writes_.end(), write_);
+}
+
+void UnsentResponses::OfCall::BeginWrite(int64_t bytes) {
   writing_ = true;
   writing_bytes_ = bytes;
   *node_ = {all_.clock_.Now() + all_.limits_.write_timeout, node_->context};
-  const std::lock_guard lock(all_.mutex_);
-  all_.writes_.splice(all_.writes_.end(), write_);
 }
 
 void UnsentResponses::OfCall::EndWrite() {
   if (!std::exchange(writing_, false)) return;
-  const std::lock_guard lock(all_.mutex_);
+  const BriefLock lock(all_.mutex_);
   write_.splice(write_.end(), all_.writes_, node_);
   all_.Add(flow_, -writing_bytes_);
 }

@@ -73,6 +73,8 @@ class UnsentResponses {
       bool cancelled = false;
     };
 
+    void BeginWrite(int64_t bytes);
+
     UnsentResponses& all_;
     uint64_t flow_ = 0;
     int64_t held_bytes_ = 0;

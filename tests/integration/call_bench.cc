@@ -19,7 +19,6 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "address.h"
 #include "channel_pool.h"
 #include "client/normctl/load_connection.h"
 #include "client/normctl/load_outcome.h"
@@ -53,8 +52,8 @@ class CallConnection final : public normctl::LoadConnection {
  public:
   CallConnection(const std::string& server, std::string method, const grpc::ByteBuffer& request,
                  int64_t response_bytes)
-      // Plaintext, for which nothing can be refused.
-      : channels_(*client::ChannelPool::Create(client::SplitTargets(server), {})),
+      // Only files of certificates could be wrong.
+      : channels_(client::ChannelPool::Create({{server}}, client::ClientOptions()).value()),
         method_(std::move(method)),
         request_(request),
         response_bytes_(response_bytes) {}

@@ -290,8 +290,9 @@ void SoakLoad::Run(int clients, absl::Time end, SoakTotals& totals, int in_fligh
   int for_streams = kNoLimit;
   int for_calls = kNoLimit;
   if (in_flight < demand) {
-    for_streams = static_cast<int>(int64_t{in_flight} * streamed / demand);
-    for_calls = in_flight - for_streams;
+    // One for each kind at least: who waits for a place that there is not would wait for ever.
+    for_streams = std::max(1, static_cast<int>(int64_t{in_flight} * streamed / demand));
+    for_calls = std::max(1, in_flight - for_streams);
   }
   Places stream_places(for_streams);
   Places call_places(for_calls);
