@@ -44,8 +44,8 @@ constexpr absl::Duration kHealthInterval = absl::Milliseconds(250);
 /// Messages live in gRPC's slices of 8 and 64 KiB. By default glibc gives freed ones back to the
 /// kernel at once, so that those of every message are fresh pages, which the kernel clears: 64 MiB
 /// messages on one connection reach 1.6 GB/s that way, and 3.1 GB/s in heaps that keep what they
-/// have. Sixteen heaps: threads wait for one that they share (51,700 small calls/s with four, 61,500
-/// with a heap for each thread; H200 machine, 16 cores). The padding keeps glibc from unmapping parts
+/// have. Sixteen heaps: threads wait for one that they share (1 to 4 % more small calls/s than with
+/// four in two rounds; H200 machine, 16 cores). The padding keeps glibc from unmapping parts
 /// of a heap, and is address space alone. What is kept is bounded by what was in flight at once, in
 /// each heap: 2.8 GB after 64 MiB messages on four connections, 2.4 with four heaps.
 void KeepFreedMemory() {

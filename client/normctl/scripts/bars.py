@@ -260,7 +260,7 @@ def run_all(options, folder):
         return {name: run_one(name, *load, address) for name, load in loads.items() if not only or name in only}
 
     report = {"date": datetime.date.today().isoformat(), "commit": options.commit, "device": gpu_name() or "cpu",
-              "cores": os.cpu_count(), "kernel": platform.release(), "server_cpus": options.server_cpus,
+              "cores": len(os.sched_getaffinity(0)), "kernel": platform.release(), "server_cpus": options.server_cpus,
               "client_cpus": options.client_cpus}
     normd = on_cores(options.server_cpus, [options.normd, f"--device={options.device}", "--metrics_listen=127.0.0.1:0"])
     with serving(normd, folder, "--port_file") as ports:

@@ -126,7 +126,7 @@ def main():
             for server in servers:
                 server.stop()
 
-    report = {"load": options.load, "seconds": options.seconds, "device": options.device, "cores": os.cpu_count(),
+    report = {"load": options.load, "seconds": options.seconds, "device": options.device, "cores": len(os.sched_getaffinity(0)),
               "scrapes_per_second": options.scrape, "rounds": rounds}
     for key, label in (("requests_per_second", "requests/s"), ("cpu_us", "processor time of the server, us/request")):
         middle, low, high = median_interval([r["on"][key] / r["off"][key] for r in rounds])
