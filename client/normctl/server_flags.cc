@@ -65,10 +65,13 @@ void ServerFlags::AddSecurityTo(CLI::App* command) {
       ->envname("NORMD_TLS");
   command->add_option("--tls-ca", tls_.root_ca_file, "PEM file of the authorities to trust instead")
       ->envname("NORMD_TLS_CA");
-  command->add_option("--tls-cert", tls_.cert_file, "PEM file with this client's certificate")
-      ->envname("NORMD_TLS_CERT");
-  command->add_option("--tls-key", tls_.key_file, "PEM file with its key")
-      ->envname("NORMD_TLS_KEY");
+  CLI::Option* const cert =
+      command->add_option("--tls-cert", tls_.cert_file, "PEM file with this client's certificate")
+          ->envname("NORMD_TLS_CERT");
+  CLI::Option* const key = command->add_option("--tls-key", tls_.key_file, "PEM file with its key")
+                               ->envname("NORMD_TLS_KEY");
+  cert->needs(key);
+  key->needs(cert);
   command
       ->add_option("--tls-name", tls_.server_name,
                    "Name that the server's certificate must have, instead of the host of --server")

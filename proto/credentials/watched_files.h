@@ -69,7 +69,7 @@ class WatchedFiles {
     refused_.clear();
     auto value = std::make_shared<const Value>(*std::move(made));
     const std::lock_guard lock(mutex_);
-    value_ = std::move(value);
+    value_.swap(value);  // the old one may end after the lock
     return absl::OkStatus();
   }
 

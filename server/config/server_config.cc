@@ -270,6 +270,10 @@ absl::StatusOr<ServerConfig> ReadServerConfig() {
   grpc.listen = check.Address("listen", absl::GetFlag(FLAGS_listen));
   grpc.security = ReadSecurity(grpc.listen, check);
   config.metrics_listen = check.Address("metrics_listen", absl::GetFlag(FLAGS_metrics_listen));
+  // The HTTP library takes lists for itself, and is built without IPv6.
+  if (config.metrics_listen.find_first_of(",[") != std::string::npos) {
+    check.Fail("metrics_listen", "must be one host:port, of IPv4", config.metrics_listen);
+  }
   config.record_metrics = absl::GetFlag(FLAGS_record_metrics);
   config.port_file = absl::GetFlag(FLAGS_port_file);
   config.processes =

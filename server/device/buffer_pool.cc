@@ -262,6 +262,8 @@ class BufferPool::Core : public std::enable_shared_from_this<Core> {
 
   /// Reserves `bytes` of the budget, moving free slabs, the largest first, to `evicted` for it.
   bool MakeRoom(int64_t bytes, SlabList& evicted) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    // What is leased leaves no room: nothing is evicted in vain.
+    if (used_bytes_.load() + bytes > budget_bytes_) return false;
     for (int c = kClassCount - 1; c >= 0 && total_bytes_.load() + bytes > budget_bytes_; --c) {
       CollectReturned(c);
       while (!free_[static_cast<size_t>(c)].empty() &&

@@ -1,5 +1,6 @@
 #include "server/observability/http_server.h"
 
+#include <arpa/inet.h>
 #include <civetweb.h>
 #include <netinet/in.h>
 #include <sys/resource.h>
@@ -47,14 +48,18 @@ std::optional<std::string> Gzip(const std::string& text) {
   return out;
 }
 
-/// Connects to a port of this machine and hangs up.
-void Knock(int port) {
+/// Connects to where a server listens, host:port, and hangs up.
+void Knock(const std::string& listen, int port) {
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0) return;
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_port = htons(static_cast<uint16_t>(port));
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  const std::string host = listen.substr(0, listen.rfind(':'));
+  if (inet_pton(AF_INET, host.c_str(), &address.sin_addr) != 1 ||
+      address.sin_addr.s_addr == htonl(INADDR_ANY)) {
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  }
   (void)connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address));
   close(fd);
 }
@@ -87,6 +92,7 @@ class HttpServer::Library {
   /// Starts the library's threads with a third of the weight of those that serve requests, where
   /// there is no processor for all (Linux: a thread hands its niceness down to those it starts).
   bool Start(const std::string& listen) {
+    listen_ = listen;
     return std::async(std::launch::async,
                       [this, &listen] {
                         (void)setpriority(PRIO_PROCESS, 0, getpriority(PRIO_PROCESS, 0) + 5);
@@ -128,7 +134,7 @@ class HttpServer::Library {
     std::atomic<bool> stopped{false};
     std::thread knocker([&] {
       while (!stopped.load()) {
-        Knock(own_port);
+        Knock(listen_, own_port);
         absl::SleepFor(absl::Milliseconds(5));
       }
     });
@@ -181,6 +187,7 @@ class HttpServer::Library {
   }
 
   const Handler handler_;
+  std::string listen_;
   mg_context* context_ = nullptr;
 };
 
@@ -192,8 +199,9 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const std::string&
                                                               Handler handler) {
   auto library = std::make_unique<Library>(std::move(handler));
   if (!library->Start(listen)) {
-    return absl::UnavailableError(
-        absl::StrCat("cannot listen on ", listen, ": the port is taken or not permitted"));
+    return absl::UnavailableError(absl::StrCat(
+        "cannot listen on ", listen,
+        ": the port is taken or not permitted, or the host is no address of this machine"));
   }
   return std::unique_ptr<HttpServer>(new HttpServer(std::move(library)));
 }

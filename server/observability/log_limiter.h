@@ -22,7 +22,8 @@ class LogLimiter {
   std::optional<int64_t> Admit(absl::Time now) {
     const int64_t now_us = absl::ToUnixMicros(now);
     int64_t next_us = next_us_.load(std::memory_order_relaxed);
-    if (now_us < next_us || !next_us_.compare_exchange_strong(next_us, now_us + interval_us_)) {
+    const bool early = now_us < next_us && next_us - now_us <= interval_us_;  // else set back
+    if (early || !next_us_.compare_exchange_strong(next_us, now_us + interval_us_)) {
       held_back_.fetch_add(1, std::memory_order_relaxed);
       return std::nullopt;
     }

@@ -16,7 +16,7 @@
 namespace norm::server {
 namespace {
 
-/// About 1 KiB each.
+/// About 1 KiB each; 10 of a request in rows with very many launches.
 constexpr size_t kMaxQueued = 8192;
 /// How late a line may be; and what wakes the thread before that.
 constexpr std::chrono::milliseconds kInterval(100);
@@ -124,6 +124,10 @@ void SpanLog::Write(const Records& records) {
       continue;
     }
     metrics_.RecordSpans(0, count);
+    if (!MayWait()) {  // the rest is lost too: each block would wait for a poll
+      metrics_.RecordSpans(0, static_cast<int64_t>(records.size() - next));
+      next = records.size();
+    }
     if (const std::optional<int64_t> held_back = limiter_.Admit(absl::Now());
         held_back.has_value()) {
       log_.Error("span log", {{"problem", std::string(status.message())},

@@ -1,4 +1,5 @@
 // The part of BatchingScheduler that decides who gets in.
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -157,6 +158,41 @@ absl::Duration BatchingScheduler::QueueRetryAfter(int64_t cost) {
   return return_times_.Next(clock_.Now(),
                             service_.RetryAfter(queue_.launches(), queue_.cost(), total_slots_),
                             service_.Share(cost, total_slots_));
+}
+
+size_t BatchingScheduler::FreeDevice(const Job& job) const {
+  const int64_t bytes = ProblemBytes(job.problem);
+  size_t best = devices_.size();
+  for (size_t i = 0; i < devices_.size(); ++i) {
+    if (devices_[i].free_slots > 0 && executors_[i]->healthy() &&
+        (bytes <= options_.express_bytes || devices_[i].other_slots > 0) &&
+        LaunchBytes(job) <= executors_[i]->max_batch_bytes() &&
+        (best == devices_.size() ||
+         devices_[i].outstanding_bytes < devices_[best].outstanding_bytes)) {
+      best = i;
+    }
+  }
+  return best;
+}
+
+int64_t BatchingScheduler::LargestHealthyBytes() const {
+  int64_t largest = -1;
+  for (const BatchExecutor* executor : executors_) {
+    if (executor->healthy()) {
+      largest = std::max(largest, executor->max_batch_bytes());
+    }
+  }
+  return largest;
+}
+
+bool BatchingScheduler::NeedsDispatch() const {
+  const int64_t largest = LargestHealthyBytes();
+  if (largest < 0 || largest < largest_healthy_bytes_) return true;
+  for (size_t i = 0; i < devices_.size(); ++i) {
+    // Those of a lost device stay free.
+    if (devices_[i].free_slots > 0 && executors_[i]->healthy()) return true;
+  }
+  return false;
 }
 
 }  // namespace norm::server

@@ -132,6 +132,9 @@ void BatchingScheduler::WaitInQueue(std::unique_ptr<Job> job) {
       hold_until = std::min(job->submitted + options_.max_queue_delay, job->deadline - service);
     }
     const absl::Time order_time = OrderTime(*job, job->submitted);
+    // A device that it needs may have gone while it was filed, after those that wait were looked
+    // through: it is looked at then (NeedsDispatch).
+    largest_healthy_bytes_ = std::max(largest_healthy_bytes_, LaunchBytes(*job));
     queue_.Push(std::move(job), std::move(keys), order_time, hold_until);
     if (NextWakeup() < timer_until_) timer_wakeup_.notify_one();
     if (NeedsDispatch()) Dispatch(clock_.Now(), effects);
@@ -144,31 +147,6 @@ int64_t BatchingScheduler::WorkspaceBytes(const NormProblem& problem) const {
   int64_t most = 0;
   for (const BatchExecutor* e : executors_) most = std::max(most, e->WorkspaceBytes(problem));
   return most;
-}
-
-size_t BatchingScheduler::FreeDevice(const Job& job) const {
-  const int64_t bytes = ProblemBytes(job.problem);
-  size_t best = devices_.size();
-  for (size_t i = 0; i < devices_.size(); ++i) {
-    if (devices_[i].free_slots > 0 && executors_[i]->healthy() &&
-        (bytes <= options_.express_bytes || devices_[i].other_slots > 0) &&
-        LaunchBytes(job) <= executors_[i]->max_batch_bytes() &&
-        (best == devices_.size() ||
-         devices_[i].outstanding_bytes < devices_[best].outstanding_bytes)) {
-      best = i;
-    }
-  }
-  return best;
-}
-
-int64_t BatchingScheduler::LargestHealthyBytes() const {
-  int64_t largest = -1;
-  for (const BatchExecutor* executor : executors_) {
-    if (executor->healthy()) {
-      largest = std::max(largest, executor->max_batch_bytes());
-    }
-  }
-  return largest;
 }
 
 void BatchingScheduler::AddLaunch(size_t device, std::unique_ptr<Batch> batch, absl::Time now,

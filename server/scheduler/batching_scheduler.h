@@ -166,12 +166,7 @@ class BatchingScheduler final : public Scheduler {
   void Settle(const Job& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Forget(size_t jobs) ABSL_LOCKS_EXCLUDED(mutex_);
   /// After a job has been filed: whether a slot has freed or the devices for it have gone meanwhile.
-  bool NeedsDispatch() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    const int64_t largest = LargestHealthyBytes();
-    return largest < 0 || largest < largest_healthy_bytes_ ||
-           std::any_of(devices_.begin(), devices_.end(),
-                       [](const Device& device) { return device.free_slots > 0; });
-  }
+  bool NeedsDispatch() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// Ends what can no longer start, then fills every free slot.
   void Dispatch(absl::Time now, Effects& effects) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void FillSlots(absl::Time now, Effects& effects) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -1,4 +1,4 @@
-// A lock for a mutex that everyone holds for a few microseconds.
+// A lock for a mutex that is held for a few microseconds, but for rare times.
 #pragma once
 
 #include <mutex>

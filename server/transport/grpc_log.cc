@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "google/protobuf/stubs/logging.h"
 #include "grpc/support/log.h"
 #include "server/observability/log_limiter.h"
 
@@ -22,6 +23,7 @@ struct Route {
   const Logger* log ABSL_GUARDED_BY(mutex) = nullptr;
   LogLimiter handshakes{kInterval};
   LogLimiter others{kInterval};
+  LogLimiter protobuf{kInterval};
 };
 
 Route& TheRoute() {
@@ -57,6 +59,17 @@ void Forward(gpr_log_func_args* line) {
   }
 }
 
+/// What protobuf says of messages that it parses, such as that a string is not UTF-8.
+void ForwardProtobuf(google::protobuf::LogLevel, const char* /*file*/, int /*line*/,
+                     const std::string& message) {
+  Route& route = TheRoute();
+  const std::optional<int64_t> held_back = route.protobuf.Admit(absl::Now());
+  if (!held_back.has_value()) return;
+  const std::lock_guard lock(route.mutex);
+  if (route.log == nullptr) return;
+  route.log->Warning("protobuf", {{"text", message}, {"held_back", absl::StrCat(*held_back)}});
+}
+
 }  // namespace
 
 std::string ExplainHandshake(absl::string_view message) {
@@ -89,6 +102,7 @@ GrpcLogLines::GrpcLogLines(const Logger& log) {
     route.log = &log;
   }
   gpr_set_log_function(Forward);
+  google::protobuf::SetLogHandler(ForwardProtobuf);
 }
 
 GrpcLogLines::~GrpcLogLines() {

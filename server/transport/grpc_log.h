@@ -1,4 +1,4 @@
-// gRPC's own log lines as lines of the server's log.
+// Log lines of gRPC and protobuf as lines of the server's log.
 #pragma once
 
 #include <string>
@@ -9,7 +9,8 @@
 namespace norm::server {
 
 /// While it lives, errors that gRPC logs go to `log`, which writes text and JSON alike: failed TLS
-/// handshakes as a warning that says what they mean, the rest as it is, each kind once a second at most; and what else GRPC_VERBOSITY asks for.
+/// handshakes as a warning that says what they mean, the rest as it is, each kind once a second at most; what
+/// protobuf says of messages, which anybody may send, likewise; and what else GRPC_VERBOSITY asks for.
 /// gRPC 1.51 does not name the peer of a handshake. It has one log for a process, so there is one of
 /// these at a time.
 ///

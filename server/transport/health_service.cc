@@ -3,12 +3,16 @@
 #include <cstdint>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/async_stream.h"
 #include "grpcpp/support/async_unary_call.h"
 
 namespace norm::server {
 namespace {
+
+/// Of a name that is not known: a long one would not fit into the answer's metadata.
+constexpr size_t kQuotedService = 200;
 
 using grpc::health::v1::HealthCheckRequest;
 using grpc::health::v1::HealthCheckResponse;
@@ -45,7 +49,9 @@ class HealthService::CheckCall final : public Call {
     if (!serving.has_value()) {
       responder_.FinishWithError(
           {grpc::StatusCode::NOT_FOUND,
-           absl::StrCat("service: '", request_.service(), "' is none of this server's")},
+           absl::StrCat("service: '",
+                        absl::string_view(request_.service()).substr(0, kQuotedService),
+                        "' is none of this server's")},
           finished_.Tag());
       return;
     }

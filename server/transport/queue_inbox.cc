@@ -7,12 +7,13 @@
 namespace norm::server {
 
 void QueueInbox::Post(CompletionEvent* event) {
-  {
-    const std::lock_guard lock(mutex_);
-    posted_.push_back(event);
-    if (!asleep_ || std::exchange(alarm_set_, true)) return;
+  // Over the alarm too: once the event can be taken, its call may end, and with the last call the
+  // queue, which takes no alarm then.
+  const std::lock_guard lock(mutex_);
+  posted_.push_back(event);
+  if (asleep_ && !std::exchange(alarm_set_, true)) {
+    alarm_.Set(&queue_, gpr_time_0(GPR_CLOCK_MONOTONIC), this);
   }
-  alarm_.Set(&queue_, gpr_time_0(GPR_CLOCK_MONOTONIC), this);
 }
 
 void QueueInbox::Take(std::vector<CompletionEvent*>* events) {

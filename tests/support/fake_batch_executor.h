@@ -33,7 +33,10 @@ class FakeBatchExecutor final : public server::BatchExecutor {
 
   const std::string& device_name() const override { return options_.device_name; }
   int slots() const override { return options_.slots; }
-  bool healthy() const override { return healthy_.load(); }
+  bool healthy() const override {
+    if (looks_.load() > 0 && looks_.fetch_sub(1) == 1) healthy_.store(false);
+    return healthy_.load();
+  }
   int64_t max_batch_bytes() const override { return options_.max_batch_bytes; }
 
   int64_t WorkspaceBytes(const server::NormProblem&) const override {
@@ -57,6 +60,8 @@ class FakeBatchExecutor final : public server::BatchExecutor {
   }
 
   void set_healthy(bool healthy) { healthy_.store(healthy); }
+  /// Lost at the n-th look from now on, whoever looks.
+  void LoseAtLook(int n) { looks_.store(n); }
 
   /// Batches started since construction.
   int started() const {
@@ -113,7 +118,8 @@ class FakeBatchExecutor final : public server::BatchExecutor {
   }
 
   const FakeBatchExecutorOptions options_;
-  std::atomic<bool> healthy_{true};
+  mutable std::atomic<bool> healthy_{true};
+  mutable std::atomic<int> looks_{0};
   mutable std::mutex mutex_;
   std::condition_variable has_running_;
   int started_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -104,9 +104,10 @@ Finding JudgeFailure(const ServerFacts& facts, const FailedQuestion& failed) {
       facts.port.speech == PortSpeech::kTls || facts.port.speech == PortSpeech::kNothing;
   if (takes_tls && !handshake_failed) {
     return {Severity::kError, check,
-            absl::StrCat("the server takes no plain text, as one does that speaks TLS: ", seen),
-            "--tls-ca with its certificate authority (--tls for the system's); --tls-cert and "
-            "--tls-key where it asks for them"};
+            absl::StrCat("the server speaks TLS and ended the connection: ", seen),
+            "without TLS options here: --tls-ca with its certificate authority (--tls for the "
+            "system's); with them: --tls-cert and --tls-key, for it may ask for a client's "
+            "certificate"};
   }
   if (facts.port.speech == PortSpeech::kPlainHttp2 && handshake_failed) {
     return {Severity::kError, check,

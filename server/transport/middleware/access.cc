@@ -23,14 +23,13 @@ absl::Status AccessControl::Check(absl::string_view path, const Caller& caller,
                               ? RejectReason::kUnauthenticated
                               : RejectReason::kPermissionDenied);
   const std::optional<int64_t> held_back = failures_.Admit(status.code());
-  if (!held_back.has_value() && spans_ == nullptr) return status;
+  // A span for each line and no more: who is refused could fill a disk.
+  if (!held_back.has_value()) return status;
   const absl::Time now = clock_.Now();
   const CallIdentity identity = Identify(headers, spans_);
   const absl::string_view method = absl::StripPrefix(path, "/");
-  if (held_back.has_value()) {
-    metrics_.RecordError(now, path, status);
-    failures_.Write("call refused", method, status, identity, std::nullopt, *held_back);
-  }
+  metrics_.RecordError(now, path, status);
+  failures_.Write("call refused", method, status, identity, std::nullopt, *held_back);
   if (!identity.sampled) return status;
   auto span = std::make_unique<SpanRecord>();
   span->context = identity.span;

@@ -9,6 +9,8 @@
 namespace norm::server {
 namespace {
 
+constexpr size_t kRecordedAuthority = 1024;
+
 absl::string_view View(const grpc::string_ref& text) { return {text.data(), text.size()}; }
 
 bool Sent(const char* key, const grpc::ServerContext& call) {
@@ -63,7 +65,9 @@ std::unique_ptr<SpanRecord> CallTrace::NewCallSpan(absl::Time start) const {
   if (identity_->parent.has_value()) span->parent_id = identity_->parent->span_id;
   span->method = method_;
   span->peer = call_.peer();
-  span->authority = std::string(View(call_.ExperimentalGetAuthority()));
+  // The caller's, and as long as headers may be.
+  span->authority =
+      std::string(View(call_.ExperimentalGetAuthority()).substr(0, kRecordedAuthority));
   return span;
 }
 

@@ -146,6 +146,8 @@ TEST_F(ServerConfigTest, ErrorsNameFlagRuleAndValueInOneLine) {
       {"--listen=8470", "--listen", "'8470'"},
       {"--listen=host:99999", "--listen", "'host:99999'"},
       {"--metrics_listen=:1", "--metrics_listen", "':1'"},
+      {"--metrics_listen=[::1]:1", "--metrics_listen", "IPv4, got [::1]:1"},
+      {"--metrics_listen=127.0.0.1:1,127.0.0.1:2", "--metrics_listen", "must be one host:port"},
       {"--device=gpu", "--device", "'gpu'"},
       {"--max_message_bytes=3GiB", "--max_message_bytes", "got 3GiB"},
       {"--max_message_bytes=-5", "--max_message_bytes", "'-5'"},

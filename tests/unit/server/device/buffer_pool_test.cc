@@ -102,6 +102,17 @@ TEST(BufferPoolTest, FreesOtherSizesBeforeItRefuses) {
   EXPECT_EQ(pool.usage().used_bytes, 48 * kKib);
 }
 
+TEST(BufferPoolTest, FreesNothingForWhatFindsNoRoomBesideLeases) {
+  CountedMemory memory;
+  BufferPool pool(memory.Source(), 64 * kKib, nullptr);
+  const auto held = pool.Lease(32 * kKib);
+  ASSERT_TRUE(pool.Lease(16 * kKib).ok());
+  EXPECT_EQ(pool.Lease(48 * kKib).status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(pool.usage().free_bytes, 16 * kKib);
+  ASSERT_TRUE(pool.Lease(16 * kKib).ok());
+  EXPECT_EQ(memory.allocations.load(), 2);
+}
+
 TEST(BufferPoolTest, MoreThanTheBudgetIsResourceExhausted) {
   CountedMemory memory;
   BufferPool pool(memory.Source(), 64 * kKib, nullptr);

@@ -166,6 +166,28 @@ TEST_F(BatchingSchedulerLifecycleTest, LosingTheLastDeviceEndsTheQueue) {
   EXPECT_FALSE(second->done());  // the executor still owes it
 }
 
+// The second device is lost, and those that wait are looked through, between the moments when a job
+// is accepted and when it stands in the queue: as if it had been lost before and had come back for the
+// first of them alone.
+TEST_F(BatchingSchedulerLifecycleTest, AJobThatIsFiledAfterItsDeviceWasLostEndsToo) {
+  auto& small = AddExecutor({.device_name = "small", .max_batch_bytes = 64});
+  auto& large = AddExecutor({.device_name = "large"});
+  SubmitRows(1);
+  const auto running = SubmitRows(100);
+  ASSERT_EQ(large.running(), 1);
+  large.set_healthy(false);
+  scheduler().ReapQueue();
+  large.set_healthy(true);
+  large.LoseAtLook(2);
+  const auto filed = SubmitRows(100);
+  ASSERT_TRUE(filed->done());
+  EXPECT_EQ(filed->result().status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(scheduler().Load().queued_requests, 0);
+  EXPECT_FALSE(running->done());
+  large.Finish();
+  small.Finish();
+}
+
 TEST_F(BatchingSchedulerLifecycleTest, JobsThatOnlyTheLostDeviceTookEndToo) {
   auto& small = AddExecutor({.device_name = "small", .max_batch_bytes = 200});
   auto& large = AddExecutor({.device_name = "large", .max_batch_bytes = 10'000});
