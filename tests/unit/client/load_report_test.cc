@@ -164,9 +164,8 @@ TEST(LoadReportTest, PairsHaveTheDifferencesOfEach) {
   EXPECT_EQ(report["options"]["pairs"], true);
   EXPECT_EQ(report["over_echo"]["pairs_us"]["p50"], 33.0);
   EXPECT_TRUE(report["over_echo"]["rounds"].is_null());
-  EXPECT_THAT(
-      LoadTable(options, kServer, result),
-      HasSubstr("  by pairs us       33.0       34.0       35.0       36.0       37.0\n"));
+  EXPECT_THAT(LoadTable(options, kServer, result),
+              HasSubstr("  by pairs us       33.0       34.0       35.0       36.0       37.0\n"));
 }
 
 TEST(LoadReportTest, TableHoldsTheFiguresInLines) {
