@@ -203,7 +203,8 @@ TEST_F(NormdSecurityTest, NormctlFindsItsCredentialsInFlagsOrEnvironment) {
   EXPECT_THAT(NormctlError("health" + server, 3), HasSubstr("nothing but TLS"));
   EXPECT_THAT(NormctlError("health" + server + ca + own + " --tls-name other.example", 3),
               HasSubstr("is for another name"));
-  EXPECT_THAT(NormctlError("health --tls-cert x" + server, 1), HasSubstr("needed together"));
+  EXPECT_THAT(NormctlError("health --tls-cert x" + server, 2),
+              HasSubstr("--tls-cert requires --tls-key"));
   folder_.Write("wrong", kWrongToken);
   EXPECT_THAT(NormctlError("info --token-file " + (folder_ / "wrong") + server + ca + own, 1),
               AllOf(HasSubstr("UNAUTHENTICATED: authorization: the token is not known"),
