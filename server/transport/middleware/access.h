@@ -25,8 +25,8 @@ class AccessControl {
 
   const Security& security() const { return security_; }
 
-  /// `path`: "/package.Service/Method". Refusals are counted, logged once a second at most, and leave
-  /// a span where the caller's trace is sampled. gRPC 1.51 sends no metadata with them.
+  /// `path`: "/package.Service/Method". Refusals are counted and logged once a second at most; one that
+  /// is logged leaves a span where the caller's trace is sampled. gRPC 1.51 sends no metadata with them.
   /// Errors: those of AccessLists::Check.
   absl::Status Check(absl::string_view path, const Caller& caller, const IdentityHeaders& headers);
 
