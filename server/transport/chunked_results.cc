@@ -80,7 +80,7 @@ void ChunkedRequest::Abandon() {
   if (error_.ok()) EndLocked(absl::Status(exchange_.RecordLeft(), "the client has gone"));
   if (std::exchange(final_taken_, true)) return;
   exchange_.RecordEnd(direction(), error_, id());
-  trace_.Record(exchange_.TakeSpan(), context_.clock.Now());
+  trace_.Record(exchange_.TakeSpan(), context_.clock.Now(), /*sent=*/false);
 }
 
 void ChunkedRequest::OnWritten(int64_t window_bytes) {

@@ -150,7 +150,7 @@ class UnaryCall final : public Call {
     unsent_.EndWrite();
     const absl::Time now = context_.clock.Now();
     if (ok) exchange_->RecordStage(Stage::kSend, handed_over_, now - handed_over_);
-    trace_.Record(exchange_->TakeSpan(), now);
+    trace_.Record(exchange_->TakeSpan(), now, /*sent=*/ok);
   }
 
   NormalizationAsyncService& service_;

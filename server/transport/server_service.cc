@@ -40,7 +40,7 @@ class PlainCall {
   }
   ~PlainCall() {
     trace_.Answer(absl::OkStatus());
-    trace_.Record(std::move(span_), context_.clock.Now());
+    trace_.Record(std::move(span_), context_.clock.Now(), /*sent=*/true);
   }
   PlainCall(const PlainCall&) = delete;
   PlainCall& operator=(const PlainCall&) = delete;

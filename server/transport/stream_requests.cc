@@ -197,7 +197,7 @@ void StreamRequests::Refuse(uint64_t id, const absl::Status& status) {
 }
 
 void StreamRequests::EnqueueLocked(grpc::ByteBuffer response, std::unique_ptr<SpanRecord> span) {
-  if (broken_) return trace_.Record(std::move(span), context_.clock.Now());
+  if (broken_) return trace_.Record(std::move(span), context_.clock.Now(), /*sent=*/false);
   const auto size_bytes = static_cast<int64_t>(response.Length());
   unsent_bytes_ += size_bytes;
   unsent_.Hold(size_bytes);
@@ -296,7 +296,7 @@ void StreamRequests::Break() {
     int64_t dropped_bytes = 0;
     for (Outgoing& response : outbox_) {
       dropped_bytes += response.size_bytes;
-      trace_.Record(std::move(response.span), context_.clock.Now());
+      trace_.Record(std::move(response.span), context_.clock.Now(), /*sent=*/false);
     }
     unsent_bytes_ -= dropped_bytes;
     unsent_.Drop(dropped_bytes);

@@ -129,7 +129,7 @@ class StreamCall final : public Call, private StopListener, private ChunkedReque
           written.span->SetStage(Stage::kSend, write_started_, now - write_started_);
         }
       }
-      trace_.Record(std::move(written.span), now);
+      trace_.Record(std::move(written.span), now, /*sent=*/ok);
     }
     requests_.OnWritten(written);
     {
@@ -148,7 +148,7 @@ class StreamCall final : public Call, private StopListener, private ChunkedReque
     Advance();
   }
 
-  void OnFinished(bool) { trace_.Record(std::move(span_), context_.clock.Now()); }
+  void OnFinished(bool ok) { trace_.Record(std::move(span_), context_.clock.Now(), /*sent=*/ok); }
 
   /// What is in flight is answered, then the call ends with `status`.
   void EndReading(Reading how, const absl::Status& status) {

@@ -279,6 +279,43 @@ TEST_F(TracingTest, AStreamThatBreaksEndsEverySpan) {
   }
 }
 
+TEST_F(TracingTest, ResponsesThatTheirClientNeverTookEndCancelled) {
+  Start(/*sample_ratio=*/1);
+  UnreadCall unread(server_->server().Connect(), LargeRequest());
+  ASSERT_TRUE(Await([&] { return server_->HoldsResponses(); }));
+  unread.Cancel();
+  (void)unread.Finish();
+  server_->ExpectNothingLeft();
+  auto stub = norm::v1::NormalizationService::NewStub(server_->server().Connect());
+  grpc::ClientContext context;
+  context.AddMetadata("traceparent", Traceparent(6));
+  auto stream = stub->NormalizeStream(&context);
+  norm::v1::StreamRequest request;
+  *request.mutable_forward() = LargeRequest();
+  for (uint64_t id = 1; id <= 2; ++id) {
+    request.set_id(id);
+    ASSERT_TRUE(stream->Write(request));
+  }
+  // The first waits for its reader with most of it unsent, the second behind it.
+  ASSERT_TRUE(server_->Shows("normd_stage_seconds_count{stage=\"encode\"} 3"));
+  ASSERT_TRUE(server_->HoldsResponses());
+  context.TryCancel();
+  (void)stream->Finish();
+  server_->ExpectNothingLeft();
+  const SpanFile file = End();
+  const Span call = Only(file, kStream, TraceId(6));
+  EXPECT_EQ(call.attribute("error.type"), "CANCELLED");
+  std::vector<Span> requests = file.ChildrenOf(call);
+  ASSERT_THAT(requests, SizeIs(2));
+  ASSERT_THAT(file.Named(kNormalize), SizeIs(1));
+  requests.push_back(file.Named(kNormalize).front());
+  for (const Span& span : requests) {
+    EXPECT_EQ(span.status, 2);
+    EXPECT_EQ(span.attribute("error.type"), "CANCELLED");
+    EXPECT_THAT(file.StagesOf(span), ElementsAre("decode", "queue", "copy_in", "kernel", "encode"));
+  }
+}
+
 TEST_F(TracingTest, RequestIdsComeBackWhereTheyWereSentAndFromFailures) {
   StartWithoutSpans();
   EXPECT_EQ(Call({{"x-request-id", "mine"}}).request_id, "mine");

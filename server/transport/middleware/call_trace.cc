@@ -82,9 +82,10 @@ std::unique_ptr<SpanRecord> CallTrace::NewRequestSpan(uint64_t stream_request,
   return span;
 }
 
-void CallTrace::Record(std::unique_ptr<SpanRecord> span, absl::Time end) const {
+void CallTrace::Record(std::unique_ptr<SpanRecord> span, absl::Time end, bool sent) const {
   if (span == nullptr) return;
   span->end = end;
+  if (!sent && span->status.ok()) span->status = absl::CancelledError("the client has gone");
   context_.spans->Record(std::move(span));
 }
 

@@ -44,8 +44,9 @@ class CallTrace {
   /// The span of the call, or of one of its requests, if the call leaves spans; else null.
   std::unique_ptr<SpanRecord> NewCallSpan(absl::Time start) const;
   std::unique_ptr<SpanRecord> NewRequestSpan(uint64_t stream_request, absl::Time start) const;
-  /// Hands a finished span to the log; null is none.
-  void Record(std::unique_ptr<SpanRecord> span, absl::Time end) const;
+  /// Hands a finished span to the log; null is none. `sent`: whether gRPC took the response for its
+  /// reader. What was computed for a client that had gone ends as CANCELLED, as a failure does as it is.
+  void Record(std::unique_ptr<SpanRecord> span, absl::Time end, bool sent) const;
 
   /// Writes a line about a call, or a request of a stream, that ended in another status than OK.
   void LogFailure(const absl::Status& status, std::optional<uint64_t> stream_request);
