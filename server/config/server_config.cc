@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <limits>
 #include <optional>
-#include <thread>
 #include <utility>
 
 #include "absl/flags/flag.h"
@@ -14,6 +13,7 @@
 #include "absl/types/optional.h"
 #include "server/config/byte_size.h"
 #include "server/config/command_line.h"
+#include "server/device/usable_cores.h"
 #include "server/transport/listen_address.h"
 
 namespace {
@@ -21,12 +21,13 @@ namespace {
 constexpr int64_t kMiB = int64_t{1} << 20;
 constexpr int64_t kGiB = int64_t{1} << 30;
 
-int Cores() { return std::max(1, static_cast<int>(std::thread::hardware_concurrency())); }
-
 /// A connection that sends or takes large messages keeps a thread busy with their bytes: beside four
 /// with messages of 64 MiB, small calls of another one had a p99 of 54 ms with four threads, of 0.9
 /// and of 8.6 ms (two runs) with eight and of 0.8 ms alone (16 cores).
-int GrpcThreads() { return std::min(Cores(), std::clamp(Cores() / 2, 4, 8)); }
+int GrpcThreads() {
+  const int cores = norm::server::UsableCores();
+  return std::min(cores, std::clamp(cores / 2, 4, 8));
+}
 
 }  // namespace
 
@@ -34,8 +35,10 @@ using norm::server::ByteSize;
 
 ABSL_FLAG(std::string, listen, "127.0.0.1:8470",
           "Address of the gRPC server, host:port; port 0 takes any free one.");
-ABSL_FLAG(std::string, metrics_listen, "127.0.0.1:8471",
-          "Address of the Prometheus endpoint (/metrics), host:port; port 0 takes any free one.");
+ABSL_FLAG(
+    std::string, metrics_listen, "127.0.0.1:8471",
+    "Address of /metrics, the status page and the probes, host:port, of IPv4; port 0 takes any "
+    "free one.");
 ABSL_FLAG(
     std::string, tls_cert, "",
     "PEM file with the server's certificate and those that lead to its root: the gRPC port then "
@@ -73,7 +76,7 @@ ABSL_FLAG(int, processes, 1,
 ABSL_FLAG(bool, share_port, false,
           "Listen with SO_REUSEPORT, so that other processes may share the port: connections are "
           "spread over them. --processes sets it.");
-ABSL_FLAG(int, cpu_threads, Cores(), "Threads of the CPU backend.");
+ABSL_FLAG(int, cpu_threads, norm::server::UsableCores(), "Threads of the CPU backend.");
 ABSL_FLAG(int, grpc_threads, GrpcThreads(),
           "Threads of the gRPC data path, one completion queue each.");
 ABSL_FLAG(int, slots, 3, "Batches that may be in flight on one device at once.");

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdlib>
 #include <memory>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -14,6 +13,7 @@
 #include "server/device/cuda_memory.h"
 #include "server/device/kernel_status.h"
 #include "server/device/nvml_device.h"
+#include "server/device/usable_cores.h"
 
 namespace norm::server {
 
@@ -78,8 +78,7 @@ absl::StatusOr<std::unique_ptr<BatchExecutor>> MakeCudaExecutor(const DeviceFact
   cuda.ordinal = device.ordinal;
   cuda.slots = options.cuda_slots;
   // A quarter of the machine at most: the rest receives and sends.
-  cuda.copy_helpers =
-      std::min(cuda.copy_helpers, static_cast<int>(std::thread::hardware_concurrency() / 4));
+  cuda.copy_helpers = std::min(cuda.copy_helpers, UsableCores() / 4);
   cuda.pinned_budget_bytes = options.pinned_memory_bytes;
   cuda.prewarm_bytes = options.prewarm_bytes;
   if (options.device_memory_bytes.has_value()) {

@@ -1,7 +1,6 @@
 #include "server/device/device_registry.h"
 
 #include <algorithm>
-#include <thread>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
@@ -11,11 +10,10 @@
 #include "server/device/copy_bandwidth.h"
 #include "server/device/cpu_batch_executor.h"
 #include "server/device/cuda_devices.h"
+#include "server/device/usable_cores.h"
 
 namespace norm::server {
 namespace {
-
-int MachineThreads() { return std::max(1U, std::thread::hardware_concurrency()); }
 
 const char* CpuModel() {
 #if defined(__x86_64__)
@@ -38,7 +36,7 @@ DeviceFacts DescribeCpu() {
   cpu.kind = DeviceKind::kCpu;
   cpu.name = "cpu";
   cpu.model = CpuModel();
-  cpu.multiprocessors = MachineThreads();
+  cpu.multiprocessors = UsableCores();
   return cpu;
 }
 
@@ -85,7 +83,7 @@ absl::StatusOr<std::unique_ptr<DeviceRegistry>> DeviceRegistry::Create(
     cpu.device_name = devices[i].name;
     cpu.device_index = index;
     cpu.slots = options.cpu_slots;
-    cpu.kernel_threads = options.cpu_threads.value_or(MachineThreads());
+    cpu.kernel_threads = options.cpu_threads.value_or(UsableCores());
     cpu.memory_budget_bytes = options.cpu_memory_bytes;
     metrics.SetDeviceCopyBandwidth(index, MeasureHostCopyBandwidth(cpu.kernel_threads));
     metrics.SetDeviceLimits(index,
