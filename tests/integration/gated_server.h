@@ -55,7 +55,7 @@ class GatedServer {
   /// Everything that requests take has come back.
   void ExpectNothingLeft() {
     EXPECT_TRUE(Await([this] { return Load().in_flight_requests == 0; }));
-    EXPECT_EQ(Load().in_flight_bytes, 0);
+    EXPECT_TRUE(Await([this] { return Load().in_flight_bytes == 0; })) << Load().in_flight_bytes;
     EXPECT_EQ(Load().queued_requests, 0);
     EXPECT_TRUE(Await([this] { return executor_.memory_usage().used_bytes == 0; }))
         << executor_.memory_usage().used_bytes << " bytes of staging memory are still leased";
