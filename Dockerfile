@@ -50,7 +50,8 @@ RUN --mount=type=bind,from=build,source=/source/deploy/image,target=/tmp/image \
  && /tmp/image/sbom.sh "$(/opt/normd/bin/normctl --version)" /opt/normd/compiled-in.txt >/opt/normd/sbom.cdx.json
 ENV PATH=/opt/normd/bin:$PATH \
     NVIDIA_VISIBLE_DEVICES=all \
-    NVIDIA_DRIVER_CAPABILITIES=compute,utility
+    NVIDIA_DRIVER_CAPABILITIES=compute,utility \
+    NVIDIA_REQUIRE_CUDA=cuda>=13.0
 # By number, so that Kubernetes can see that it is not root.
 USER 8470:8470
 EXPOSE 8470 8471

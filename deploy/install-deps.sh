@@ -50,11 +50,15 @@ else
     as_root=(sudo)
   fi
   echo "install-deps.sh: installing ${missing[*]}"
+  # Tests run the programs; the services that Debian starts with them are not wanted, where they were not there before.
+  unwanted=()
+  for service in prometheus nginx; do
+    [[ -e /lib/systemd/system/$service.service || -e /etc/systemd/system/$service.service ]] || unwanted+=("$service")
+  done
   "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get update -q
   "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing[@]}"
-  # Tests run the programs; the services that Debian starts with them are not wanted.
-  for service in prometheus nginx; do
-    if [[ " ${missing[*]} " == *" $service"* ]] && command -v systemctl >/dev/null; then
+  for service in "${unwanted[@]}"; do
+    if [[ -e /lib/systemd/system/$service.service ]] && command -v systemctl >/dev/null; then
       "${as_root[@]}" systemctl disable --now "$service" || true
     fi
   done

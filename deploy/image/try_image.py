@@ -123,6 +123,7 @@ def check_content(report, image, root):
     report.check("NVIDIA_VISIBLE_DEVICES", environment["NVIDIA_VISIBLE_DEVICES"] == "all", environment["NVIDIA_VISIBLE_DEVICES"])
     report.check("NVIDIA_DRIVER_CAPABILITIES", environment["NVIDIA_DRIVER_CAPABILITIES"] == "compute,utility",
                  environment["NVIDIA_DRIVER_CAPABILITIES"])
+    report.check("NVIDIA_REQUIRE_CUDA", environment["NVIDIA_REQUIRE_CUDA"] == "cuda>=13.0", environment["NVIDIA_REQUIRE_CUDA"])
     report.check("stops by", image.config["StopSignal"] == "SIGTERM", image.config["StopSignal"])
 
     components = json.loads((image.files / "opt/normd/sbom.cdx.json").read_text())["components"]

@@ -247,6 +247,11 @@ class Selection(unittest.TestCase):
         self.assertEqual(container_of(render(CPU))["resources"]["limits"], {"memory": "24Gi"})
         self.assertEqual(container_of(render({**CPU, "resources": {"limits": {"memory": None}}}))["resources"]["limits"], {})
         self.assertEqual(flag(container_of(render(CPU)), "device"), "cpu")
+        # The image asks for all, which NVIDIA's runtime grants where it is the node's default.
+        none = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
+        self.assertEqual(container_of(render(CPU))["env"], [none])
+        self.assertIn(none, container_of(render({**MUTUAL_TLS, **CPU}))["env"])
+        self.assertNotIn("env", container_of(render()))
 
 
 class Monitoring(unittest.TestCase):

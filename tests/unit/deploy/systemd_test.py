@@ -13,24 +13,25 @@ import deploy_case
 from deploy_case import NORMD, ROOT
 
 UNIT = ROOT / "deploy/systemd/normd.service"
+GPU_UNIT = ROOT / "deploy/systemd/normd-gpu.service"
 PROGRAM = "/opt/normd/bin/normd"
 MOST_EXPOSED = 20  # tenths, as systemd-analyze security counts: 0 is shut off from everything
 if shutil.which("systemd-analyze") is None:
     deploy_case.skip("the unit was not read: no systemd-analyze here (Debian's package systemd)")
 
 
-def analyze(text, *arguments):
-    """systemd-analyze on the unit with the program that was built in place of the installed one."""
+def analyze(text, *arguments, name=UNIT.name):
+    """systemd-analyze on a unit with the program that was built in place of the installed one."""
     with tempfile.TemporaryDirectory() as folder:
-        unit = pathlib.Path(folder) / "normd.service"
+        unit = pathlib.Path(folder) / name
         unit.write_text(text.replace(PROGRAM, NORMD))
         return subprocess.run(["systemd-analyze", *arguments, unit], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
-def read():
+def read(unit=UNIT):
     parser = configparser.ConfigParser(strict=True, interpolation=None)
     parser.optionxform = str
-    parser.read(UNIT)
+    parser.read(unit)
     return parser
 
 
@@ -40,6 +41,19 @@ class Unit(unittest.TestCase):
         self.assertEqual((ended.returncode, ended.stdout), (0, ""))
         wrong = analyze(UNIT.read_text().replace("ProtectHome=yes", "ProtectHouse=yes"), "verify")
         self.assertIn("'ProtectHouse'", wrong.stdout)
+
+    def test_device_files_are_there_before_it_starts(self):
+        text = GPU_UNIT.read_text()
+        for program in ("/usr/bin/nvidia-smi", "/usr/bin/nvidia-modprobe"):
+            self.assertIn(f"ExecStart=-{program} ", text)  # a machine without them says more by normd
+            text = text.replace(program, "/bin/true")
+        ended = analyze(text, "verify", name=GPU_UNIT.name)
+        self.assertEqual((ended.returncode, ended.stdout), (0, ""))
+        wrong = analyze(text.replace("RemainAfterExit", "RemainsAfterExit"), "verify", name=GPU_UNIT.name)
+        self.assertIn("'RemainsAfterExit'", wrong.stdout)
+        unit = read()["Unit"]
+        for key in ("Wants", "After"):
+            self.assertIn(GPU_UNIT.name, unit[key].split())
 
     def test_it_is_shut_off(self):
         ended = analyze(UNIT.read_text(), "security", "--offline=true", f"--threshold={MOST_EXPOSED}")
