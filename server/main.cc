@@ -72,7 +72,7 @@ ServerDescription Describe(const ServerConfig& config, const DeviceRegistry& reg
   const BuildInfo build = ThisBuild();
   description.version = build.version;
   description.build = build.compiler;
-  description.cuda_architectures = absl::StrSplit(build.cuda_architectures, ';', absl::SkipEmpty());
+  description.cuda_architectures = absl::StrSplit(build.cuda_architectures, ' ', absl::SkipEmpty());
   for (size_t i = 0; i < registry.devices().size(); ++i) {
     const DeviceFacts& facts = registry.devices()[i];
     DeviceDescription device;

@@ -30,7 +30,7 @@ struct DoctorFlags {
 BuildFacts ThisBuild() {
   return {.version = NORMD_VERSION,
           .cuda_version = NORM_CUDA_VERSION,
-          .architectures = absl::StrSplit(NORM_CUDA_ARCHITECTURES, ';', absl::SkipEmpty())};
+          .architectures = absl::StrSplit(NORM_CUDA_ARCHITECTURES, ' ', absl::SkipEmpty())};
 }
 
 void Append(std::vector<Finding> more, std::vector<Finding>* findings) {

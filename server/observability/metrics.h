@@ -99,7 +99,7 @@ struct GpuReading {
 struct BuildInfo {
   std::string version;
   std::string compiler;
-  std::string cuda_architectures;  // empty for a CPU-only build
+  std::string cuda_architectures;  // as CMake names them, with spaces; empty for a CPU-only build
 };
 
 struct MetricsOptions {

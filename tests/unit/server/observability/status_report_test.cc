@@ -24,14 +24,14 @@ DeviceStatus Cpu() {
 
 TEST(StatusReportTest, SaysWhatRunsAndSinceWhen) {
   const Metrics metrics(
-      {.device_names = {"cpu"}, .close_reasons = {}, .build = {"1.2.3", "GNU 12", "90;100"}});
+      {.device_names = {"cpu"}, .close_reasons = {}, .build = {"1.2.3", "GNU 12", "90 100"}});
   const json now = Status(metrics, {Cpu()});
   const json later =
       Status(metrics, {Cpu()},
              absl::UnixEpoch() + absl::Seconds(now["unix_time_seconds"].get<double>() + 60));
   EXPECT_EQ(now["version"], "1.2.3");
   EXPECT_EQ(now["build"], "GNU 12");
-  EXPECT_EQ(now["cuda_architectures"], "90;100");
+  EXPECT_EQ(now["cuda_architectures"], "90 100");
   EXPECT_EQ(now["backend"], "cpu");
   EXPECT_EQ(now["state"], "starting");
   EXPECT_EQ(now["draining"], false);
