@@ -358,6 +358,11 @@ bool ChunkedRequest::upload_open() const {
   return upload_open_;
 }
 
+bool ChunkedRequest::awaits_rows() const {
+  const std::lock_guard lock(mutex_);
+  return upload_open_ && error_.ok();
+}
+
 bool ChunkedRequest::closed() const {
   const std::lock_guard lock(mutex_);
   return final_taken_ && !upload_open_;

@@ -86,6 +86,8 @@ class ChunkedRequest final : public std::enable_shared_from_this<ChunkedRequest>
   /// Bytes of rows that wait for the window, not for more rows.
   int64_t held_up_bytes() const ABSL_LOCKS_EXCLUDED(mutex_);
   bool upload_open() const ABSL_LOCKS_EXCLUDED(mutex_);
+  /// Whether its upload is open and it has not failed.
+  bool awaits_rows() const ABSL_LOCKS_EXCLUDED(mutex_);
   /// Whether the final response was taken and the upload is closed: its id is free.
   bool closed() const ABSL_LOCKS_EXCLUDED(mutex_);
 

@@ -277,6 +277,12 @@ bool StreamRequests::AnyUploadOpen() const {
                      [](const auto& request) { return request->upload_open(); });
 }
 
+bool StreamRequests::AnyAwaitsRows() const {
+  const std::lock_guard lock(mutex_);
+  return std::any_of(chunked_.begin(), chunked_.end(),
+                     [](const auto& request) { return request->awaits_rows(); });
+}
+
 bool StreamRequests::Idle() const {
   const std::lock_guard lock(mutex_);
   return whole_.empty() && outbox_.empty() && chunked_.empty();

@@ -51,8 +51,9 @@ class StreamRequests {
 
   /// Whether the stream is below its limits (ServingContext::stream).
   bool MayRead() const ABSL_LOCKS_EXCLUDED(mutex_);
-  /// Whether some request still waits for rows.
+  /// Whether rows of some request may still come, and whether one would fail without them.
   bool AnyUploadOpen() const ABSL_LOCKS_EXCLUDED(mutex_);
+  bool AnyAwaitsRows() const ABSL_LOCKS_EXCLUDED(mutex_);
   /// Nothing in flight, nothing to write.
   bool Idle() const ABSL_LOCKS_EXCLUDED(mutex_);
 

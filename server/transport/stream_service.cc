@@ -103,9 +103,11 @@ class StreamCall final : public Call, private StopListener, private ChunkedReque
       Accept(std::move(message));
     } else {
       EndReading(Reading::kEnded, absl::OkStatus());
-      if (requests_.AnyUploadOpen()) {
+      if (requests_.AnyAwaitsRows()) {
         uploads_end_alarm_.Set(&queue_, absl::ToChronoTime(absl::Now() + kGoneWithin),
                                uploads_end_.Tag());
+      } else {
+        requests_.EndUploads();
       }
     }
     {
@@ -163,7 +165,9 @@ class StreamCall final : public Call, private StopListener, private ChunkedReque
     Advance();
   }
 
-  void OnFinished(bool ok) { trace_.Record(std::move(span_), context_.clock.Now(), /*sent=*/ok); }
+  /// A client that has all of its responses may have left before the end: what it did not take has
+  /// broken the stream already.
+  void OnFinished(bool) { trace_.Record(std::move(span_), context_.clock.Now(), /*sent=*/true); }
 
   /// What is in flight is answered, then the call ends with `status`.
   void EndReading(Reading how, const absl::Status& status) {

@@ -45,7 +45,7 @@ TEST_F(ChunkedFaultsTest, DeadlineThatPassesDuringTheUpload) {
   header.set_timeout_us(20'000);
   stream.Write(header);
   stream.Write(Cut().Rows(0, 3, false));
-  ExpectError(stream.AwaitFinal(kId), grpc::StatusCode::DEADLINE_EXCEEDED, "deadline passed with ");
+  ExpectError(stream.AwaitFinal(kId), grpc::StatusCode::DEADLINE_EXCEEDED, "deadline passed ");
   ExpectOthersUnharmed(stream);
   ExpectNothingLeft();
   EXPECT_TRUE(stream.Finish().ok());
@@ -53,7 +53,7 @@ TEST_F(ChunkedFaultsTest, DeadlineThatPassesDuringTheUpload) {
 
 TEST_F(ChunkedFaultsTest, HalfATensorAndThenSilence) {
   InProcessServerOptions options;
-  options.grpc.stream_stall_timeout = absl::Milliseconds(50);
+  options.grpc.stream_stall_timeout = absl::Seconds(1);
   Start(options);
   OpenStream stream(*stub_);
   // One whose rows are gathered, and one whose rows are not.
@@ -67,7 +67,7 @@ TEST_F(ChunkedFaultsTest, HalfATensorAndThenSilence) {
   }
   for (const uint64_t id : {kId, kId + 1}) {
     ExpectError(stream.AwaitFinal(id), grpc::StatusCode::DEADLINE_EXCEEDED,
-                "no rows came for 50ms after 4 of 8");
+                "no rows came for 1s after 4 of 8");
   }
   ExpectNothingLeft();
   ExpectOthersUnharmed(stream);

@@ -236,6 +236,7 @@ TEST(ChunkedMemoryTest, WhatIsGatheredEndsWellThoughNoMemoryIsLeftWhenItsRowsCom
   grpc::ClientContext context;
   NormalizeBackwardResponse whole;
   ASSERT_TRUE(stub->NormalizeBackward(&context, request, &whole).ok());
+  ASSERT_TRUE(Await([&] { return cpu.executor.memory_usage().used_bytes == 0; }));
   norm::test::OpenStream stream(*stub);
   const ChunkedMessages messages(7, request);
   stream.Write(messages.Header());

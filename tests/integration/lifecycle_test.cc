@@ -21,8 +21,10 @@ TEST_F(LifecycleTest, DeadlineInTheQueueEndsTheRequestWithoutALaunch) {
   auto running = CallAsync(&first);
   ASSERT_TRUE(Running(1));
   grpc::ClientContext second;
-  second.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(50));
-  EXPECT_EQ(CallAsync(&second).get().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  second.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(1));
+  auto late = CallAsync(&second);
+  ASSERT_TRUE(Queued(1));
+  EXPECT_EQ(late.get().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
   EXPECT_TRUE(InFlight(1));
   executor_->Finish();
   EXPECT_TRUE(running.get().ok());

@@ -73,7 +73,7 @@ class MetricsFloodTest(unittest.TestCase):
         return sum(float(line.split()[1]) for line in text.splitlines() if line.startswith("normd_requests_total{"))
 
     def test_ten_scrapes_a_second_see_calls_go_on(self):
-        load = Load(self.ports["grpc"], 2)
+        load = Load(self.ports["grpc"], 6)
         seen = []
         while load.running():
             text = self.scrape()

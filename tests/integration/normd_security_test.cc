@@ -218,7 +218,7 @@ TEST_F(NormdSecurityTest, NormctlFindsItsCredentialsInFlagsOrEnvironment) {
   EXPECT_EQ(Normctl("info" + server, environment).exit_code, 0);
   // The load of bench is secured as well: it asks for information first.
   const std::string bench =
-      "bench --shape 1x8 --dtype f32 --warm-up 0 --duration 0.05 --server " + normd.Address("grpc");
+      "bench --shape 1x8 --dtype f32 --warm-up 0 --duration 1 --server " + normd.Address("grpc");
   EXPECT_EQ(Normctl(bench, environment).exit_code, 0);
   EXPECT_THAT(NormctlError(bench, 3), HasSubstr("nothing but TLS"));
 }

@@ -142,12 +142,16 @@ TEST_F(WatchTest, EachChangeIsTold) {
 }
 
 TEST_F(WatchTest, DrainIsToldAndDoesNotWaitForWatchers) {
+  InProcessServerOptions options;
+  options.grpc.drain_delay = absl::Seconds(1);
+  CpuServer cpu(options);
+  const std::shared_ptr<grpc::Channel> channel = cpu.server.Connect();
   std::vector<std::unique_ptr<Watch>> watches;
   for (int i = 0; i < 20; ++i) {
-    watches.push_back(std::make_unique<Watch>(channel_, i % 2 == 0 ? "" : "liveness"));
+    watches.push_back(std::make_unique<Watch>(channel, i % 2 == 0 ? "" : "liveness"));
     EXPECT_EQ(watches.back()->Next(), "SERVING");
   }
-  EXPECT_TRUE(cpu_.server.server().Drain().ok());
+  EXPECT_TRUE(cpu.server.server().Drain().ok());
   for (size_t i = 0; i < watches.size(); ++i) {
     if (i % 2 == 0) {
       EXPECT_EQ(watches[i]->Next(), "NOT_SERVING");

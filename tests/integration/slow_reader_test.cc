@@ -68,7 +68,8 @@ TEST(SlowReaderTest, AStreamIsBrokenOffTheSameWay) {
   *request.mutable_forward() = LargeRequest();
   for (uint64_t id = 0; id < 3; ++id) {
     request.set_id(id);
-    ASSERT_TRUE(stream->Write(request));
+    // On a slow machine the end comes before the last of them.
+    if (!stream->Write(request)) ASSERT_GT(id, 0U);
   }
   ASSERT_TRUE(server.Shows("normd_write_timeouts_total 1"));
   server.ExpectNothingLeft();

@@ -28,7 +28,7 @@ class SoakTest(unittest.TestCase):
             return done.returncode, json.loads(report.read_text()), done.stdout + done.stderr
 
     def test_reports_connections_and_memory(self):
-        flags = ["--seconds=2", "--clients=8", "--calls_per_connection=20", "--max_growth_mib=512"]
+        flags = ["--seconds=4", "--clients=8", "--calls_per_connection=20", "--max_growth_mib=512"]
         code, report, output = self.soak([*flags, "--min_connections=9"])
         self.assertEqual(code, 0, output)
         self.assertTrue(report["good"])

@@ -55,6 +55,7 @@ TEST_F(TracingClientTest, EveryKindOfCallIsInItsCallersTrace) {
   EXPECT_EQ(Only(file, kNormalize, TraceId(1)).state, "rojo=1");
   EXPECT_EQ(Only(file, kNormalize, TraceId(1)).attribute("normd.request_id"), "u");
   EXPECT_EQ(Only(file, kStream, TraceId(2)).attribute("normd.request_id"), "r");
+  EXPECT_EQ(Only(file, kStream, TraceId(2)).status, 0);  // though the client leaves without an end
   EXPECT_EQ(Only(file, kStream, TraceId(3)).attribute("normd.request_id"), "s");
 }
 

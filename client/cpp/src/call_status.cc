@@ -31,6 +31,8 @@ bool WasCutOff(const grpc::Status& status) {
 /// What a connection that could not be made tells of the two ends' settings; gRPC says only what
 /// happened on the socket.
 std::string Explain(const std::string& message) {
+  constexpr absl::string_view kRefused =
+      "the server may take nothing but TLS there, or want a client certificate of its authorities";
   constexpr std::pair<absl::string_view, absl::string_view> kMeanings[] = {
       {"wrong version number", "the server does not speak TLS there"},
       {"certificate verify failed",
@@ -39,9 +41,10 @@ std::string Explain(const std::string& message) {
        "the server's certificate is for another name; TlsOptions::server_name (normctl: "
        "--tls-name) "
        "tells which to expect"},
-      {"Socket closed",
-       "the server may take nothing but TLS there, or want a client certificate of its "
-       "authorities"},
+      {"Socket closed", kRefused},
+      // Where the refusal crossed what the client had sent already.
+      {"Connection reset by peer", kRefused},
+      {"Broken pipe", kRefused},
   };
   if (!absl::StrContains(message, "failed to connect to all addresses")) return message;
   for (const auto& [text, meaning] : kMeanings) {

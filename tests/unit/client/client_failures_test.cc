@@ -1,6 +1,8 @@
 // How calls end that do not end well, and which of them are tried again.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
@@ -10,6 +12,7 @@
 #include <thread>
 
 #include "norm/client/client.h"
+#include "tests/support/loopback_listener.h"
 #include "tests/unit/client/client_fixture.h"
 #include "tests/unit/client/resetting_server.h"
 
@@ -114,7 +117,9 @@ TEST_F(ClientTest, EndsAtTheDeadlineWhenTheServerIsSilent) {
     while (!context.IsCancelled()) std::this_thread::yield();
     return grpc::Status::CANCELLED;
   };
-  const absl::Status status = Connect()->RmsNorm({.x = x_}, absl::Milliseconds(100)).status();
+  const std::unique_ptr<Client> client = Connect();
+  ASSERT_TRUE(client->GetServerInfo(kTimeout).ok());  // connected
+  const absl::Status status = client->RmsNorm({.x = x_}, absl::Milliseconds(500)).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
   server_.Stop();
   EXPECT_TRUE(saw_deadline);
@@ -147,6 +152,30 @@ TEST_F(ClientTest, ACallThatAProxyResetsIsUnavailable) {
   const absl::Status status = client->RmsNorm({.x = x_}, kTimeout).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
   EXPECT_TRUE(IsServerUnreachable(status));
+}
+
+// A server that refuses a certificate may do so while what the client has sent already lies unread.
+TEST(UnreachableTest, AConnectionThatIsResetIsExplainedAsOneThatIsClosed) {
+  const test::LoopbackListener listener;
+  std::thread resets([&] {
+    char byte = 0;
+    for (int fd = listener.Accept(); fd >= 0; fd = listener.Accept()) {
+      EXPECT_GE(read(fd, &byte, 1), 0);
+      const linger at_once = {.l_onoff = 1, .l_linger = 0};
+      setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
+      close(fd);
+    }
+  });
+  {
+    const auto client = Client::Create(listener.address(), {.retry = {.max_attempts = 1}});
+    ASSERT_TRUE(client.ok()) << client.status();
+    const absl::Status status = (*client)->GetServerInfo(kTimeout).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+    EXPECT_THAT(std::string(status.message()),
+                testing::AllOf(HasSubstr("want a client certificate"), HasSubstr("reset by peer")));
+  }
+  listener.Stop();
+  resets.join();
 }
 
 }  // namespace

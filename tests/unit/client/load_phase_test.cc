@@ -103,7 +103,7 @@ struct PairedRun {
     const MixSequence sequence({2, 1});
     LoadProgress progress;
     result =
-        RunPairs({.warm_up = warm_up, .duration = milliseconds(3)},
+        RunPairs({.warm_up = warm_up, .duration = milliseconds(100)},
                  {.connections = requests, .sequence = sequence, .cases = 2, .progress = progress},
                  {.connections = echoes, .sequence = sequence, .cases = 2, .progress = progress});
   }
@@ -141,7 +141,7 @@ TEST(LoadPairsTest, APairThatFailedHasNoDifference) {
 }
 
 TEST(LoadPairsTest, TheWarmUpIsNotCounted) {
-  const PairedRun run([](int64_t) { return absl::OkStatus(); }, milliseconds(2));
+  const PairedRun run([](int64_t) { return absl::OkStatus(); }, milliseconds(100));
   EXPECT_GT(run.sent.size() / 2, run.result.differences.size());
   EXPECT_EQ(run.result.differences.size(), run.result.requests.samples.size());
 }

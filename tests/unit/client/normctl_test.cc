@@ -84,7 +84,7 @@ TEST_F(NormctlTest, SendsThePriority) {
       0);
   EXPECT_EQ(backward_.priority(), v1::PRIORITY_BULK);
   EXPECT_EQ(
-      Normctl("bench --shape 2x8 --priority bulk --warm-up 0 --duration 0.1" + Server()).exit_code,
+      Normctl("bench --shape 2x8 --priority bulk --warm-up 0 --duration 1" + Server()).exit_code,
       0);
   EXPECT_EQ(bulk, 1);
 }

@@ -267,9 +267,10 @@ TEST_F(RowStreamTest, ADeadlineCallsTheUploadOff) {
     return grpc::Status::OK;
   };
   const std::unique_ptr<Client> client = Connect();
+  ASSERT_TRUE(client->GetServerInfo(kTimeout).ok());  // connected
   const std::unique_ptr<NormalizeStream> stream =
       client->OpenStream({.chunks = {.above_bytes = 64, .chunk_bytes = 32, .window_bytes = 64}});
-  EXPECT_EQ(stream->Normalize(RmsNormRequest{.x = x_.view()}, absl::Milliseconds(50))
+  EXPECT_EQ(stream->Normalize(RmsNormRequest{.x = x_.view()}, absl::Milliseconds(500))
                 .get()
                 .status()
                 .code(),

@@ -104,7 +104,7 @@ TEST(GpuPollerTest, ACardThatHangsKeepsNoOtherFromBeingRead) {
   good.AwaitBegun(8);
   EXPECT_THAT(Scrape(metrics), HasSubstr("\nnv_gpu_power_usage{gpu_uuid=\"GPU-2\"} 7\n"));
   good.Allow(kAll);
-  EXPECT_THAT(metrics.StopGpuReaders(absl::Milliseconds(20)), ElementsAre("GPU-1"));
+  EXPECT_THAT(metrics.StopGpuReaders(absl::Seconds(1)), ElementsAre("GPU-1"));
   hanging.Allow(kAll);
   EXPECT_THAT(metrics.StopGpuReaders(absl::Minutes(1)), ElementsAre());
 }
