@@ -58,6 +58,10 @@ if ! "${buildah[@]}" inspect --type image "docker.io/library/$debian_image" >/de
       "$address" "$suite" /usr/share/keyrings/debian-archive-keyring.gpg
   done <<<"$repositories" >"$tree/etc/apt/sources.list.d/debian.sources"
   apt-config dump | grep '^Acquire::' | grep -v ' "";$' >"$tree/etc/apt/apt.conf.d/90stand-in" || true
+  # So does pip, which the test stage runs: where it looks, and the authorities that this machine trusts besides Debian's.
+  [[ ! -e /etc/pip.conf ]] || cp /etc/pip.conf "$tree/etc/"
+  cp -r /usr/local/share/ca-certificates/. "$tree/usr/local/share/ca-certificates/"
+  chroot "$tree" update-ca-certificates >/dev/null
   import "docker.io/library/$debian_image" "$tree"
   rm -rf --one-file-system "$tree"
 fi

@@ -130,7 +130,7 @@ absl::Status ChunkedRequest::Plan(Needs* needs) {
   return absl::OkStatus();
 }
 
-void ChunkedRequest::Accept(std::shared_ptr<const StreamMessage> message) {
+void ChunkedRequest::Accept(const std::shared_ptr<const StreamMessage>& message) {
   if (Take(message).ok()) {
     Pump();
   } else {

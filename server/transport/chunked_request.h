@@ -60,7 +60,7 @@ class ChunkedRequest final : public std::enable_shared_from_this<ChunkedRequest>
   /// ends with it (TakeMessage), and rows are dropped until the upload closes.
   void Open() ABSL_LOCKS_EXCLUDED(mutex_);
   /// Takes the next rows, or ends the request with INVALID_ARGUMENT.
-  void Accept(std::shared_ptr<const StreamMessage> rows) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Accept(const std::shared_ptr<const StreamMessage>& rows) ABSL_LOCKS_EXCLUDED(mutex_);
   /// Ends the request early, unless it has ended. `close_upload`: no rows will follow.
   void End(const absl::Status& status, bool close_upload) ABSL_LOCKS_EXCLUDED(mutex_);
   /// Half-closed: INVALID_ARGUMENT unless all rows have come.

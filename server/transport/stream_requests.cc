@@ -37,7 +37,7 @@ void StreamRequests::Begin(uint64_t flow, absl::Time deadline) {
 
 void StreamRequests::Accept(std::shared_ptr<StreamMessage> message) {
   const norm::v1::StreamRequest& request = message->request;
-  if (request.has_rows() && !request.chunked()) return AcceptRows(std::move(message));
+  if (request.has_rows() && !request.chunked()) return AcceptRows(message);
   if (request.has_cancel() && !request.chunked()) return AcceptCancel(request.id());
   if (!CheckNewId(request.id())) return;
   absl::Time deadline = deadline_;
@@ -70,14 +70,14 @@ bool StreamRequests::CheckNewId(uint64_t id) {
   return false;
 }
 
-void StreamRequests::AcceptRows(std::shared_ptr<StreamMessage> message) {
+void StreamRequests::AcceptRows(const std::shared_ptr<StreamMessage>& message) {
   const uint64_t id = message->request.id();
   const std::shared_ptr<ChunkedRequest> chunked = FindChunked(id);
   if (chunked == nullptr) {
     context_.metrics.RecordRejected(RejectReason::kInvalid);
     return Refuse(id, InvalidField("id", absl::StrCat(id, " has no chunked request in flight")));
   }
-  chunked->Accept(std::move(message));
+  chunked->Accept(message);
   const std::lock_guard lock(mutex_);
   DropClosed();
 }
@@ -174,20 +174,20 @@ void StreamRequests::OnJobDone(WholeRequest& one, JobResult result) {
   }
   absl::StatusOr<grpc::ByteBuffer> bytes = writer.Build(response);
   one.exchange.RecordStage(Stage::kEncode, start, context_.clock.Now() - start);
-  if (bytes.ok()) return Complete(one, absl::OkStatus(), *std::move(bytes));
+  if (bytes.ok()) return Complete(one, absl::OkStatus(), *bytes);
   const absl::Status error =
       absl::InternalError(absl::StrCat("encoding: ", bytes.status().message()));
   Complete(one, error, ErrorResponse(one.id(), error));
 }
 
 void StreamRequests::Complete(WholeRequest& one, const absl::Status& status,
-                              grpc::ByteBuffer response) {
+                              const grpc::ByteBuffer& response) {
   one.exchange.RecordEnd(
       one.message->request.has_backward() ? Direction::kBackward : Direction::kForward, status,
       one.id());
   const std::lock_guard lock(mutex_);
   whole_.erase(one.id());
-  EnqueueLocked(std::move(response), one.exchange.TakeSpan());
+  EnqueueLocked(response, one.exchange.TakeSpan());
 }
 
 void StreamRequests::Refuse(uint64_t id, const absl::Status& status) {
@@ -196,12 +196,13 @@ void StreamRequests::Refuse(uint64_t id, const absl::Status& status) {
   EnqueueLocked(ErrorResponse(id, status));
 }
 
-void StreamRequests::EnqueueLocked(grpc::ByteBuffer response, std::unique_ptr<SpanRecord> span) {
+void StreamRequests::EnqueueLocked(const grpc::ByteBuffer& response,
+                                   std::unique_ptr<SpanRecord> span) {
   if (broken_) return trace_.Record(std::move(span), context_.clock.Now(), /*sent=*/false);
   const auto size_bytes = static_cast<int64_t>(response.Length());
   unsent_bytes_ += size_bytes;
   unsent_.Hold(size_bytes);
-  outbox_.push_back({std::move(response), size_bytes, 0, nullptr, std::move(span)});
+  outbox_.push_back({response, size_bytes, 0, nullptr, std::move(span)});
 }
 
 std::shared_ptr<ChunkedRequest> StreamRequests::FindChunked(uint64_t id) const {
@@ -233,7 +234,7 @@ std::optional<StreamRequests::Outgoing> StreamRequests::TakeOutgoing() {
   for (size_t i = 0; i < chunked_.size(); ++i) {
     std::optional<ChunkedRequest::Message> message = chunked_[i]->TakeMessage();
     if (!message.has_value()) continue;
-    outgoing.bytes = std::move(message->bytes);
+    outgoing.bytes.Swap(&message->bytes);
     unsent_.StartWrite(static_cast<int64_t>(outgoing.bytes.Length()));
     outgoing.window_bytes = message->window_bytes;
     outgoing.span = std::move(message->span);

@@ -70,7 +70,7 @@ class StreamRequests {
   struct WholeRequest;
   using Chunked = std::vector<std::shared_ptr<ChunkedRequest>>;
 
-  void AcceptRows(std::shared_ptr<StreamMessage> message) ABSL_LOCKS_EXCLUDED(mutex_);
+  void AcceptRows(const std::shared_ptr<StreamMessage>& message) ABSL_LOCKS_EXCLUDED(mutex_);
   void AcceptCancel(uint64_t id) ABSL_LOCKS_EXCLUDED(mutex_);
   void AcceptHeader(std::shared_ptr<StreamMessage> message, absl::Time deadline)
       ABSL_LOCKS_EXCLUDED(mutex_);
@@ -80,11 +80,11 @@ class StreamRequests {
   bool CheckNewId(uint64_t id) ABSL_LOCKS_EXCLUDED(mutex_);
   void OnJobDone(WholeRequest& one, JobResult result) ABSL_LOCKS_EXCLUDED(mutex_);
   /// Ends one whole request that was in flight.
-  void Complete(WholeRequest& one, const absl::Status& status, grpc::ByteBuffer response)
+  void Complete(WholeRequest& one, const absl::Status& status, const grpc::ByteBuffer& response)
       ABSL_LOCKS_EXCLUDED(mutex_);
   /// Answers a message that starts or belongs to no request.
   void Refuse(uint64_t id, const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
-  void EnqueueLocked(grpc::ByteBuffer response, std::unique_ptr<SpanRecord> span = nullptr)
+  void EnqueueLocked(const grpc::ByteBuffer& response, std::unique_ptr<SpanRecord> span = nullptr)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::shared_ptr<ChunkedRequest> FindChunked(uint64_t id) const ABSL_LOCKS_EXCLUDED(mutex_);
   Chunked AllChunked() const ABSL_LOCKS_EXCLUDED(mutex_);
