@@ -61,7 +61,7 @@ if ! "${buildah[@]}" inspect --type image "docker.io/library/$debian_image" >/de
   # So does pip, which the test stage runs: where it looks, and the authorities that this machine trusts besides Debian's.
   [[ ! -e /etc/pip.conf ]] || cp /etc/pip.conf "$tree/etc/"
   cp -r /usr/local/share/ca-certificates/. "$tree/usr/local/share/ca-certificates/"
-  chroot "$tree" update-ca-certificates >/dev/null
+  TMPDIR=/tmp chroot "$tree" update-ca-certificates >/dev/null
   import "docker.io/library/$debian_image" "$tree"
   rm -rf --one-file-system "$tree"
 fi
