@@ -45,7 +45,7 @@ class CallTrace {
   std::unique_ptr<SpanRecord> NewCallSpan(absl::Time start) const;
   std::unique_ptr<SpanRecord> NewRequestSpan(uint64_t stream_request, absl::Time start) const;
   /// Hands a finished span to the log; null is none. `sent`: whether gRPC took the response for its
-  /// reader. What was computed for a client that had gone ends as CANCELLED, as a failure does as it is.
+  /// reader. What was computed for a client that had gone ends as CANCELLED; a failure keeps its status.
   void Record(std::unique_ptr<SpanRecord> span, absl::Time end, bool sent) const;
 
   /// Writes a line about a call, or a request of a stream, that ended in another status than OK.
