@@ -39,6 +39,16 @@ class Call {
   /// tag had written. gRPC promises that too, but ThreadSanitizer cannot see it inside an
   /// uninstrumented library.
   void Ref() { references_.fetch_add(1, std::memory_order_release); }
+  /// For who holds none: false once the last has gone and the call is being deleted.
+  bool TryRef() {
+    int64_t count = references_.load(std::memory_order_relaxed);
+    while (count > 0) {
+      if (references_.compare_exchange_weak(count, count + 1, std::memory_order_acq_rel)) {
+        return true;
+      }
+    }
+    return false;
+  }
   void Acquire() const { (void)references_.load(std::memory_order_acquire); }
   void Unref() {
     if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
@@ -69,6 +79,8 @@ class CallEvent final : public CompletionEvent {
     call_->Ref();
     return this;
   }
+  /// The same for who holds no reference to the call; null once it is being deleted.
+  CompletionEvent* TryEvent() { return call_->TryRef() ? this : nullptr; }
   /// The tag to hand to gRPC, once per operation.
   void* Tag() { return Event(); }
   /// Takes back a tag that gRPC will never return.
@@ -90,6 +102,7 @@ class CallEvent final : public CompletionEvent {
 /// Something that wants to know when the server stops taking work (open streams).
 class StopListener {
  public:
+  /// On the thread that stops the server. A call may be in its destructor, waiting in RemoveListener.
   virtual void OnStop() = 0;
 
  protected:

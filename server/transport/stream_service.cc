@@ -177,6 +177,9 @@ class StreamCall final : public Call, private StopListener, private ChunkedReque
   }
 
   void OnStop() override {
+    if (CompletionEvent* const event = stopping_.TryEvent(); event != nullptr) inbox_.Post(event);
+  }
+  void OnStopping(bool) {
     EndReading(Reading::kRowsOnly, absl::UnavailableError("the server is shutting down"));
     Advance();
   }
@@ -277,6 +280,7 @@ class StreamCall final : public Call, private StopListener, private ChunkedReque
   CallEvent<StreamCall> finished_{this, &StreamCall::OnFinished};
   CallEvent<StreamCall> posted_{this, &StreamCall::OnPosted};
   CallEvent<StreamCall> timed_out_{this, &StreamCall::OnAlarm};
+  CallEvent<StreamCall> stopping_{this, &StreamCall::OnStopping};
   grpc::ByteBuffer incoming_;  // written by gRPC while a Read is outstanding
   bool open_ = false;          // set on arrival
   grpc::Alarm uploads_end_alarm_;

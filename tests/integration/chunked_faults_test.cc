@@ -133,5 +133,24 @@ TEST_F(ChunkedFaultsTest, ResetInTheMiddleOfRows) {
   ExpectOthersUnharmed(other);
 }
 
+// A stream whose last event is being handled while the server stops: neither may use what the other
+// has deleted.
+TEST_F(ChunkedFaultsTest, StreamsBreakWhileTheServerStops) {
+  for (int round = 0; round < 40; ++round) {
+    Start();
+    std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
+    std::vector<std::unique_ptr<grpc::ClientReaderWriter<StreamRequest, norm::v1::StreamResponse>>>
+        streams;
+    for (int i = 0; i < 16; ++i) {
+      contexts.push_back(std::make_unique<grpc::ClientContext>());
+      streams.push_back(stub_->NormalizeStream(contexts.back().get()));
+      ASSERT_TRUE(streams.back()->Write(Cut().Header()));
+    }
+    for (const auto& context : contexts) context->TryCancel();
+    cpu_.reset();
+    for (const auto& stream : streams) EXPECT_FALSE(stream->Finish().ok());
+  }
+}
+
 }  // namespace
 }  // namespace norm::server
