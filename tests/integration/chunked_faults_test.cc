@@ -145,6 +145,9 @@ TEST_F(ChunkedFaultsTest, StreamsBreakWhileTheServerStops) {
       contexts.push_back(std::make_unique<grpc::ClientContext>());
       streams.push_back(stub_->NormalizeStream(contexts.back().get()));
       ASSERT_TRUE(streams.back()->Write(Cut().Header()));
+      ASSERT_TRUE(streams.back()->Write(Cut().Rows(0, 2, false)));
+      norm::v1::StreamResponse response;
+      ASSERT_TRUE(streams.back()->Read(&response));
     }
     for (const auto& context : contexts) context->TryCancel();
     cpu_.reset();
