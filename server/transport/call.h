@@ -28,7 +28,7 @@ class LiveCalls;
 /// A call, armed or in progress. Deleted with its last reference: one per event that gRPC still
 /// owes, one per job in flight.
 ///
-/// Threads:  Ref and Unref from any.
+/// Threads:  Ref, TryRef and Unref from any; Ref by who holds a reference already.
 class Call {
  public:
   explicit Call(LiveCalls& live);
@@ -39,6 +39,7 @@ class Call {
   /// tag had written. gRPC promises that too, but ThreadSanitizer cannot see it inside an
   /// uninstrumented library.
   void Ref() { references_.fetch_add(1, std::memory_order_release); }
+  void Acquire() const { (void)references_.load(std::memory_order_acquire); }
   /// For who holds none: false once the last has gone and the call is being deleted.
   bool TryRef() {
     int64_t count = references_.load(std::memory_order_relaxed);
@@ -49,7 +50,6 @@ class Call {
     }
     return false;
   }
-  void Acquire() const { (void)references_.load(std::memory_order_acquire); }
   void Unref() {
     if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
   }
